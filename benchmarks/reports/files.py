@@ -39,6 +39,11 @@ KINDS = (
     "multiples",
     "numbers of dimensions",
     "out of bounds",
+    "aliases",
+    "infinities",
+    "options that are None",
+    "broadcasts",
+    "sizes of zero",
     CORRECT,
 )
 _TEST, _SHOWS = "# ---- test ----\n", "# ---- shows ----\n"

@@ -173,7 +173,8 @@ class OtherCall:
     Attributes:
         name: the change, equal in every process and commit: `transposed argument 0`, `argument 0 dim 1`.
         kind: of the change, as in `Hard(without=…)`: layouts, sizes, gradients (frozen inputs) or dtypes.
-        size: the new size of a dimension; 0 for other kinds.
+        size: the new size of a dimension; 0 for other kinds, and for sizes of 0 and 1.
+        refusals: what the call is counted as if torch's operators refuse it; '' if it is not counted.
         instead: whether it is traced only if no earlier call of its name could be.
     """
 
@@ -181,6 +182,7 @@ class OtherCall:
     kind: Literal["layouts", "sizes", "gradients", "dtypes"]
     make: Callable[[], Call]
     size: int = 0
+    refusals: str = ""
     instead: bool = False
 
 

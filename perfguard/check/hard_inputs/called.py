@@ -149,16 +149,21 @@ def dtype_steps(call: Call) -> list[dict[int, str]]:
 
 
 class _Promotions(torch_utils.DispatchMode):
-    """Adds the narrow floats that an operator meets beside wider ones, so that its result is wider by promotion."""
+    """Adds narrow floats: those that the reference's operators meet beside wider ones, so that results are wider by
+    promotion, and bfloat16 if the candidate's compute it. Autocast narrows `F.conv1d`, but no sum of products."""
 
-    def __init__(self, promoted: set[torch.dtype]) -> None:
+    def __init__(self, promoted: set[torch.dtype], of_reference: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._promoted = promoted
+        self._promoted, self._of_reference = promoted, of_reference
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        dtypes = {each.dtype for each in tree_tensors(args) if each.dtype in _OTHERS and each.ndim}
-        self._promoted |= {dtype for dtype in dtypes if any(dtype.itemsize < other.itemsize for other in dtypes)}
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if self._of_reference:
+            dtypes = {each.dtype for each in tree_tensors(args) if each.dtype in _OTHERS and each.ndim}
+            self._promoted |= {dtype for dtype in dtypes if any(dtype.itemsize < other.itemsize for other in dtypes)}
+        elif not func.is_view and func.overloadpacket.__name__ != "_to_copy":
+            self._promoted |= {torch.bfloat16} & {each.dtype for each in tree_tensors(result)}
+        return result
 
 
 class Called(Procedure):
@@ -177,7 +182,7 @@ class Called(Procedure):
         self._undo: list[Callable[[], None]] = []
         self._dtypes: list[torch.dtype] = []  # The given call's, by output.
         self._is_mixed = False
-        self._promoted: set[torch.dtype] = set()  # Narrow floats that operators of the reference met beside wider ones.
+        self._promoted: set[torch.dtype] = set()
         if derivation.parts[0].kind == "dtypes":
             self._is_mixed = all(len(part.steps) == 1 for part in derivation.parts) and len(_floats(given)) > 1
             self.coarse = self._coarsest(given)
@@ -231,8 +236,8 @@ class Called(Procedure):
         elif self.text == INFERENCE:  # Tensors kept by a call in inference_mode are of no use to a later one.
             _ignored(run, grad=False)
         seed_all(run.seed)
-        judges_dtypes = self._dtypes and run.fn is not self._call.fn and not run.wide
-        with self._mode(run), _Promotions(self._promoted) if judges_dtypes else nullcontext():
+        notes = self._dtypes and not run.wide and (run.fn is not self._call.fn or self.is_cast)
+        with self._mode(run), _Promotions(self._promoted, run.fn is not self._call.fn) if notes else nullcontext():
             return run()
 
     def _mode(self, run: Run) -> AbstractContextManager[Any]:

@@ -62,6 +62,11 @@ def _outer_transposed(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.transpose(0, -2).contiguous().transpose(0, -2)
 
 
+def _conjugate_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, whose memory holds its conjugate."""
+    return tensor.conj_physical().conj()
+
+
 #: Text of a derivation -> its layout.
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "transposed": transposed,
@@ -69,6 +74,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sliced": _sliced,
     "expanded": expanded,
     "odd strides": _odd_strides,
+    "conjugate view": _conjugate_view,
     "far apart": _far_apart,
 }
 
@@ -86,7 +92,7 @@ def layouts_of(tensor: torch.Tensor, written: bool) -> list[str]:
         names.append("expanded")
     if tensor.ndim > 2 and tensor.shape[0] > 1 and tensor.shape[-2] > 1:
         names.insert(1, OUTER)
-    names += ["odd strides"] * (1 in tensor.shape)
+    names += ["odd strides"] * (1 in tensor.shape) + ["conjugate view"] * tensor.is_complex()
     return names + ["far apart"] * _has_room_far_apart(tensor)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     (r"first (\d+) are (\d+)", lambda tensor, number, value: torch.where(_places(tensor) < number, value, tensor)),
     (r"every third (-?\d+)", lambda tensor, value: torch.where(_places(tensor) % 3 == 1, value, tensor)),
     (r"(\d+) replaced by (-?\d+)", lambda tensor, old, new: torch.where(tensor == old, new, tensor)),
+    ("every third inverted", lambda tensor: torch.where(_places(tensor) % 3 == 1, tensor.logical_not(), tensor)),
     ("as int32", lambda tensor: tensor.to(torch.int32)),
     ("as int64", lambda tensor: tensor.to(torch.int64)),
     (
@@ -77,6 +79,9 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     (r"last end (\d+)", lambda ends, end: torch.where(_places(ends) == len(ends) - 1, end, ends)),
 ]
 _LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # Steps that change the limit.
+
+_NUMBERS = re.compile(r"numbers (-?\d+(?: -?\d+)*)")
+_MOST_NUMBERS = 16  # that a step names one by one
 
 _OF_ROWS = re.compile(r"rows of groups that end at (\d+(?: \d+)*) and (-?\d+) behind")
 
@@ -121,6 +126,9 @@ def with_integers(tensor: torch.Tensor, text: str) -> torch.Tensor | None:
     rows = _OF_ROWS.fullmatch(text)
     if rows and not tensor.is_floating_point():
         return _of_rows(tensor.detach(), [int(end) for end in rows[1].split()], int(rows[2]))
+    numbers = _NUMBERS.fullmatch(text)
+    if numbers and not tensor.is_floating_point():
+        return tensor.new_tensor([int(each) for each in numbers[1].split()]).view(tensor.shape)
     for pattern, change in _KINDS:
         found = re.fullmatch(pattern, text)
         if found and not tensor.is_floating_point():
@@ -216,20 +224,58 @@ def _other_width(tensor: torch.Tensor) -> str:
     return "as int32" if tensor.dtype is torch.int64 else "as int64"
 
 
+def twins_of(leaves: Sequence[Any], place: int) -> list[int]:
+    """The places of tensors of integers or booleans that equal the one at `place`, such as the ends of queries and of
+    keys."""
+    leaf = leaves[place]
+
+    def is_twin(each: Any) -> bool:
+        if not isinstance(each, torch.Tensor) or each is leaf or leaf.is_floating_point() or leaf.is_complex():
+            return each is leaf
+        return (each.dtype, each.device) == (leaf.dtype, leaf.device) and bool(each.equal(leaf))
+
+    return [at for at, each in enumerate(leaves) if is_twin(each)]
+
+
 def unmarked(integers: torch.Tensor, sizes: Collection[int]) -> list[str]:
-    """Steps for a vector that no mark explains, if it can be one of lengths, classes or places that are in no order: in
-    reversed order, which is the evidence for that, and with a smaller number in place of the largest.
+    """Steps for a tensor that no mark explains, of which the first is the evidence that the others are valid.
+
+    A vector of lengths, classes or places that are in no order: reversed, and with a smaller number in place of the
+    largest. Counts of rows, and ends: with rows of the largest group in the smallest, and with the smallest group
+    empty. Booleans that are all alike: every third inverted, for which there is no evidence but the reference's result.
 
     Args:
-        sizes: of all tensors. Counts of rows sum to one of them, and ends are ascending.
+        sizes: of all tensors. Counts of rows sum to one of them, and ends are ascending up to one.
     """
+    if integers.dtype is torch.bool and integers.numel() > 1 and bool((integers == integers.reshape(-1)[0]).all()):
+        return ["", "every third inverted"]
     is_wide = integers.dtype in (torch.int32, torch.int64)
     if not is_wide or integers.ndim != 1 or integers.numel() < 2 or mark_of(integers) is not None:
         return []
     least, most, total = int(integers.min()), int(integers.max()), int(integers.sum())
     ascending = bool((integers[1:] >= integers[:-1]).all())
+    if least >= 0 and integers.numel() <= _MOST_NUMBERS and (most if ascending else total) in sizes:
+        return _other_groups(integers.tolist(), ends=ascending)
     known = set(integers.tolist())
     repeats = len(known) < integers.numel()
     if ascending or least < 0 or most < 2 or total in sizes or (not repeats and most - 1 in known):
         return []
     return ["reversed", f"{most} replaced by {most - 1}"]
+
+
+def _other_groups(given: list[int], *, ends: bool) -> list[str]:
+    """Steps for counts or running ends of groups. None has more rows than the largest has now, which the call may be
+    told elsewhere, and counts keep their common divisor, which it may require."""
+    start = given[0] if ends and given[0] == 0 else None  # a leading 0 is no group
+    counts = [b - a for a, b in pairwise([0, *given][start is not None :])] if ends else given
+    step, order = math.gcd(*counts), sorted(range(len(counts)), key=lambda at: counts[at])
+    if len(counts) < 2 or 0 in counts or counts[order[0]] + counts[order[1]] > counts[order[-1]]:
+        return []
+    moves = [(order[-1], order[0], step), (order[0], order[1], counts[order[0]])]
+    found = []
+    for giver, taker, rows in moves:
+        made = [*counts]
+        made[giver], made[taker] = made[giver] - rows, made[taker] + rows
+        numbers = [*accumulate(made, initial=start)] if ends else made
+        found.append(f"numbers {' '.join(map(str, numbers))}")
+    return found

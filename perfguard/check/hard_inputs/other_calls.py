@@ -23,7 +23,7 @@ from perfguard.check.hard_inputs.sizes import Sizes, kept_by, sizes_of
 from perfguard.check.numerics.trial import Inputs, trained
 from perfguard.model.call import Call, OtherCall
 
-_COUNTED = ("transposed", "sliced")  # the layouts that views have
+_COUNTED = ("transposed", "sliced", "conjugate view")  # the layouts that views have
 _MOST = 6  # frozen inputs, and changes of dtypes
 _LEAST = 4  # a size of up to 8 becomes 5, 6 and 7
 _ELEMENTS = 2**20  # The most of all inputs. No kernel runs, so that making the inputs takes the time.
@@ -41,7 +41,9 @@ def other_calls(call: Call) -> list[OtherCall]:
             return []
         call = derived_call(call, Derivation((small,)))
         sizes = sizes_of(call, kept_by(call))
-    others = [*_of_layouts(call), *_of_frozen(call), *_of_dtypes(call), *(_of_sizes(call, sizes) if sizes else ())]
+    others = [*_of_layouts(call), *_of_frozen(call), *_of_dtypes(call)]
+    if sizes is not None:
+        others += [*_of_sizes(call, sizes), *_of_few(call, sizes)]
     return [other for other in others if call.hard is None or other.kind not in call.hard.without]
 
 
@@ -50,7 +52,8 @@ def _of_layouts(call: Call) -> Iterator[OtherCall]:
     for place, layouts in layouts_by_place(call, leaves_of(call)).items():
         for layout in _COUNTED:
             if layout in layouts:
-                yield OtherCall(f"{layout} {names[place]}", "layouts", _made(call, Part("layouts", {place: layout})))
+                make = _made(call, Part("layouts", {place: layout}))
+                yield OtherCall(f"{layout} {names[place]}", "layouts", make, refusals="layouts")
 
 
 def _of_frozen(call: Call) -> Iterator[OtherCall]:
@@ -85,7 +88,19 @@ def _of_dtypes(call: Call) -> Iterator[OtherCall]:
     for steps in dtype_steps(call)[:_MOST]:
         if CALLED not in steps:
             changed = " and ".join(inputs.names[place] for place in steps)
-            yield OtherCall(f"{changed} {next(iter(steps.values()))}", "dtypes", _made(call, Part("dtypes", steps)))
+            name = f"{changed} {next(iter(steps.values()))}"
+            yield OtherCall(name, "dtypes", _made(call, Part("dtypes", steps)), refusals=name)
+
+
+def _of_few(call: Call, sizes: Sizes) -> Iterator[OtherCall]:
+    """Nothing along a dimension that is not the last, as an expert without tokens has it, and one thing alone in one
+    tensor, which is broadcast."""
+    names = Inputs(call).names
+    parts = [(0, part) for part in sizes.emptied()] + [(1, part) for part in sizes.single()[:_MOST]]
+    for target, part in parts:
+        place, text = next(iter(part.steps.items()))
+        name = f"{names[place]} {' '.join(text.split()[:2])} of {target}"
+        yield OtherCall(name, "sizes", _made(call, part), refusals=f"sizes of {target}")
 
 
 def _of_sizes(call: Call, sizes: Sizes) -> Iterator[OtherCall]:
@@ -103,7 +118,7 @@ def _of_sizes(call: Call, sizes: Sizes) -> Iterator[OtherCall]:
             if part is not None:
                 place, text = next(iter(part.steps.items()))
                 name = f"{names[place]} {' '.join(text.split()[:2])}"
-                yield OtherCall(name, "sizes", _made(call, part), target, instead)
+                yield OtherCall(name, "sizes", _made(call, part), target, instead=instead)
 
 
 def _is_cheap(leaves: list[object], size: int, target: int) -> bool:

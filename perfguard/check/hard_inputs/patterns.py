@@ -10,7 +10,7 @@ import torch
 
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import TUNED, Derivation, Part, leaves_of, with_tensors
-from perfguard.check.hard_inputs.integers import RESIZED
+from perfguard.check.hard_inputs.integers import RESIZED, unmarked
 from perfguard.check.hard_inputs.plan import TERMS
 from perfguard.check.hard_inputs.scalars import tuning_of
 from perfguard.check.numerics.sums import dtype_name
@@ -123,8 +123,11 @@ def witnesses_of(derivation: Derivation, call: Call, thresholds: Sequence[int]) 
         others = [other for texts in tuning_of(call, thresholds) if text in texts for other in texts if other != text]
         return {"the option changes results": [Derivation((Part("tuning", {TUNED: each}),)) for each in others]}
     found = [place for part in derivation.parts if part.kind == "unmarked integers" for place in part.steps]
-    reverse = Derivation((Part("unmarked integers", dict.fromkeys(found, "reversed")),))
-    return {"unmarked integers": [reverse]} if found else {}
+    leaves = leaves_of(call)
+    sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
+    evidence = {place: unmarked(leaves[place], sizes)[0] for place in found}
+    other = Derivation((Part("unmarked integers", evidence),))
+    return {"unmarked integers": [other]} if any(evidence.values()) else {}
 
 
 def _few_terms(derivation: Derivation) -> Derivation | None:

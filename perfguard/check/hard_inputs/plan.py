@@ -32,7 +32,7 @@ from perfguard.check.hard_inputs.derivation import (
     layouts_by_place,
     leaves_of,
 )
-from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, unmarked
+from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, twins_of, unmarked
 from perfguard.check.hard_inputs.scalars import scalars_of, tuning_of
 from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
@@ -58,6 +58,8 @@ from perfguard.model.call import Call
 _TURN = 4  # This many kinds of values fit into even a few rows.
 _BLOCKS = (16, 32, 64, 128)  # Usual sizes of blocks, besides those that the code names.
 _NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, to a size, and to a root.
+_FEW = 4  # columns of places, so that pairs of them have different rates
+_ALIKE = 3  # tensors with as many tokens: their product with each other is as large as its square
 _MOST_TWINS = 5  # of several equal tensors the last ones are times 2^5
 _LEAST_POWER = -60  # Squares of float32 are still normal numbers.
 # The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
@@ -97,6 +99,10 @@ class _Given:
         """Whether great shifts are tried. A product of two matrices loses what is beside them in its roundings, whoever
         computes it."""
         return len([place for place in self.floats if self.leaves[place].ndim > 1]) < 2
+
+    @cached_property
+    def shapes(self) -> set[int]:
+        return {size for leaf in self.leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
 
     @cached_property
     def finite(self) -> list[str]:
@@ -207,14 +213,19 @@ def _called(given: _Given) -> Iterable[Parts]:
 def _long_sums(given: _Given) -> Iterable[Parts]:
     """Sums in bfloat16 of one large term and many small ones, along rows or columns. If kernels are interpreted, rows
     are not added: a program for each of so many rows would take longer than all other inputs. Nor are rows that have an
-    integer each, since sums by labels or experts may well be added in the inputs' dtype, block by block."""
+    integer each, since sums by labels or experts may well be added in the inputs' dtype, block by block. So many places
+    are also more than bfloat16 has integers."""
     narrow = next((steps for steps in dtype_steps(given.call) if "as bfloat16" in steps.values()), {})
-    fixed = not narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
+    is_narrow = bool(narrow) or any(given.leaves[place].dtype is torch.bfloat16 for place in given.floats[:1])
+    fixed = not is_narrow or (given.call.hard is not None and {"sizes", "values"} & {*given.call.hard.without})
     widths, is_interpreted = {n for at in given.floats for n in given.leaves[at].shape[-1:]}, bool(strict_kinds())
     labelled = {leaf.numel() for leaf in given.leaves if _is_vector(leaf)}
     free = [size for size in given.sizes.free if size < TERMS and size not in labelled]
     chosen = [size for size in free if size in widths or not is_interpreted]
-    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, TERMS, "dtypes") for size in chosen]):
+    few = (1,) if narrow else (_FEW, 1)
+    if not narrow:  # queries, keys and values
+        chosen = [size for size in chosen if sum(size in given.leaves[place].shape for place in given.floats) < _ALIKE]
+    for sizes in filter(None, [] if fixed else [given.sizes.tall(size, TERMS, "dtypes", few) for size in chosen]):
         steps = dict(narrow)
         for place, text in sizes.steps.items():
             rows, columns = (f"dim {dim} grown to {TERMS}" in text for dim in (0, given.leaves[place].ndim - 1))
@@ -257,11 +268,12 @@ def _tuned(given: _Given) -> Iterable[Parts]:
 
 
 def _unmarked(given: _Given) -> Iterable[Parts]:
-    """Other integers without a mark; the evidence for that is not tried for itself (`witnesses_of`)."""
-    sizes = {size for leaf in given.leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
+    """Other integers and booleans without a mark, the same for tensors that are equal."""
     for place, leaf in enumerate(given.leaves):
-        if isinstance(leaf, torch.Tensor) and leaf is not given.call.groups:
-            yield from ([Part("unmarked integers", {place: text})] for text in unmarked(leaf, sizes)[1:])
+        if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf is not given.call.groups:
+            alike = twins_of(given.leaves, place)
+            texts = unmarked(leaf, given.shapes)[1:] if place == alike[0] else []
+            yield from ([Part("unmarked integers", dict.fromkeys(alike, text))] for text in texts)
 
 
 def _runs(given: _Given) -> Iterable[Parts]:

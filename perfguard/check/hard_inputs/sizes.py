@@ -99,13 +99,26 @@ class Sizes:
     def cuts(self) -> list[Part]:
         """Each size cut to one less, to 1, to the powers of two below it with their neighbours, and to 0, but no row to
         0 elements."""
-        widths = {leaf.shape[-1] for leaf in self._tensors if leaf.is_floating_point() and leaf.ndim > 1}
+        widths = self._widths()
         below = [target for target in _NEAR if target <= BLOCK // 2 + 1]
         targets = {
             size: [size - 1, 1, *(target for target in below if target < size), *([] if size in widths else [0])]
             for size in self.free
         }
         return [*self._resized(targets), *self.apart()]
+
+    def _widths(self) -> set[int]:
+        return {leaf.shape[-1] for leaf in self._tensors if leaf.is_floating_point() and leaf.ndim > 1}
+
+    def emptied(self) -> list[Part]:
+        """Each size cut to 0, but for those of rows."""
+        return [*self._resized({size: [0] for size in self.free if size not in self._widths()})]
+
+    def single(self) -> list[Part]:
+        """One place of a size that several have cut to 1, which the reference may broadcast."""
+        places = {size: self._places(size) for size in self._unmeant()}
+        parts = (self.resize(size, 1, [each]) for size, own in places.items() for each in own if len(own) > 1)
+        return [part for part in parts if part is not None]
 
     def apart(self) -> Iterator[Part]:
         """Cuts of one place of a size that one tensor has in several."""
@@ -158,10 +171,10 @@ class Sizes:
             found += [[part] for part in tall if part is not None]
         return found
 
-    def tall(self, size: int, target: int, kind: str) -> Part | None:
-        """One size grown beside few of the others; None if that is not cheap either."""
+    def tall(self, size: int, target: int, kind: str, fewest: Sequence[int] = (1,)) -> Part | None:
+        """One size grown beside few of the others, at worst `fewest`; None if that is not cheap either."""
         others = [other for other in self.free if other != size]
-        ways = [{size: target} | {other: few for other in others if other > few} for few in (_NARROW, 1)]
+        ways = [{size: target} | {other: few for other in others if other > few} for few in (_NARROW, *fewest)]
         parts = (self._joined(way, kind) for way in ways if self._is_cheap(way, _TALL_ELEMENTS))
         return next((part for part in parts if part is not None), None)
 

@@ -164,7 +164,8 @@ def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None)
 
     try:
         with defines_the_domain():
-            told = all(changes(Derivation((part,)), Derivation(())) for part in derivation.scalars)
+            chosen = [part for part in derivation.parts if part.kind in ("scalars", "unmarked integers")]
+            told = all(changes(Derivation((part,)), Derivation(())) for part in chosen)
             told = told and not (derivation.scalars and changes(derivation, derivation, seed=1))
             others = [] if joint is None else [joint, Derivation(())]
             return told and all(changes(derivation, each) for each in others)

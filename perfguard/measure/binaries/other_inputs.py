@@ -25,6 +25,7 @@ from perfguard.measure.devices.operator_kinds import COPIES, READS, Unwritten
 from perfguard.measure.replay import buffers_kept, traced_step
 from perfguard.model.call import Call, OtherCall
 from perfguard.model.records import Pass
+from perfguard.tensors.autograd_graph import tree_tensors
 
 _MOST_SECONDS = 20.0  # A case that needs more processor time is slow outside of operators and launches.
 # Operators and launches of one derived call. A loop over chunks takes thousands at a large size, which would
@@ -81,6 +82,7 @@ class _DerivedRun:
     operators: Counter[str] = field(default_factory=Counter)
     tunings: set[tuple[str, str]] = field(default_factory=set)
     is_refused: bool = False
+    has_other_dtypes: bool = False  # than the reference's results
 
     def number_of(self, kinds: Iterable[str]) -> int:
         return sum(self.operators[each] for each in kinds)
@@ -118,10 +120,24 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
         with Unwritten(on_the_host, note), suppress(_LimitReached):  # The inputs are made on the host, too.
             traced_step(other.make(), {}, enter)
     except Exception as error:
-        if other.kind != "dtypes" or not current or not _is_of_operators(error) or not _is_taken(other, on_the_host):
+        if not other.refusals or not current or not _is_of_operators(error) or not _is_taken(other, on_the_host):
             return {}
         current[0].is_refused = True
+        return by_pass
+    if other.kind == "dtypes" and (forward := by_pass.get("forward")) is not None:
+        if recorder is not None:
+            recorder.run = _DerivedRun(other)  # These launches were counted.
+        forward.has_other_dtypes = _returns_other_dtypes(other, on_the_host)
     return by_pass
+
+
+def _returns_other_dtypes(other: OtherCall, on_the_host: bool) -> bool:
+    with suppress(Exception, _LimitReached), Unwritten(on_the_host):
+        call = other.make()
+        results = (fn(*call.args, **call.kwargs) for fn in (call.fn, call.reference))
+        mine, theirs = ([each.dtype for each in tree_tensors(result)] for result in results)
+        return len(mine) == len(theirs) and mine != theirs
+    return False
 
 
 def _is_of_operators(error: Exception) -> bool:
@@ -174,6 +190,12 @@ class _DerivedRecorder(LaunchRecorder):
 
 
 def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
+    refused = [run for run in derived if run.other.refusals]
+    counted = {run.other.refusals: 0 for run in refused}
+    for run in refused:
+        counted[run.other.refusals] += run.is_refused
+    typed = [run.has_other_dtypes for run in derived if run.other.kind == "dtypes" and not run.is_refused]
+    derived = [run for run in derived if not run.is_refused]
     layouts = [run for run in derived if run.other.kind == "layouts"]
     compiled = [run for _, runs in _by_size(derived) for run in _without_largest(runs)]
     parts = {f"copies ({run.other.name})": run.number_of(COPIES) for run in layouts}
@@ -187,8 +209,8 @@ def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
     for run in derived:
         if run.other.kind == "gradients":
             parts[f"operators ({run.other.name})"] = run.steps
-        elif run.other.kind == "dtypes":
-            parts[f"refused ({run.other.name})"] = int(run.is_refused)
+    parts |= {f"refused ({name})": number for name, number in counted.items()}
+    parts |= {"other dtypes": sum(typed)} if typed else {}
     for name, runs in _by_size(derived):
         parts |= {part: len(codes) for part, codes in _compilations(name, _without_largest(runs)).items()}
         parts |= {part: int(axis > 0) for part, axis in _axes(name, runs).items()}
@@ -242,7 +264,8 @@ def _grids(run: _DerivedRun) -> dict[str, list[int]]:
 
 def _notes(derived: Sequence[_DerivedRun]) -> list[str]:
     """Notes on kernels that are compiled again, and on grids that may end."""
-    notes = []
+    notes = [f"{run.other.name} is refused" for run in derived if run.is_refused]
+    notes += [f"{run.other.name}: results have other dtypes" for run in derived if run.has_other_dtypes]
     for name, runs in _by_size(derived):
         launches = [launch for run in _without_largest(runs) for launch in run.launches]
         for kernel in dict.fromkeys(launch.kernel for launch in launches):

@@ -254,6 +254,27 @@ def means_in_turn(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 LENGTHS = torch.tensor([16, 8, 12])
+COUNTS, STARTS = torch.tensor([3, 8, 4, 9]), torch.tensor([0, 3, 11, 15, 24])
+
+
+def sums_of_groups(x: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    return torch.stack([part.sum(0) for part in x.split(counts.tolist())])
+
+
+def sums_from_starts(x: torch.Tensor, starts: torch.Tensor, least: int = 0) -> torch.Tensor:
+    """(M, K), (G + 1,) -> (G, K); a group has at least so many rows."""
+    before = torch.cat([x.new_zeros(1, x.shape[1]), x.cumsum(0)])
+    ends = torch.maximum(starts[1:], starts[:-1] + least).clamp(max=len(x))
+    return before[ends] - before[starts[:-1]]
+
+
+def sums_of_counts(x: torch.Tensor, counts: torch.Tensor, least: int = 0) -> torch.Tensor:
+    return sums_from_starts(x, torch.cat([counts.new_zeros(1), counts.cumsum(0)]), least)
+
+
+def sums_of_kept(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    return x.where(keep, 0).sum(-1)
+
 
 CASES = {
     "equal sizes": [
@@ -287,6 +308,13 @@ CASES = {
     ],
     "unmarked integers": [
         Case(means_of_pages, means, means_in_turn, (plain(3, 20), LENGTHS), "argument 1 (16 replaced by 15)"),
+        Case(partial(sums_of_counts, least=1), sums_of_counts, sums_of_groups, (plain(24, 8), COUNTS),
+             "argument 1 (numbers 0 8 7 9)"),
+        Case(partial(sums_from_starts, least=1), sums_from_starts,
+             lambda x, starts: sums_of_groups(x, starts.diff()), (plain(24, 8), STARTS),
+             "argument 1 (numbers 0 0 8 15 24)"),
+        Case(lambda x, keep: x.sum(-1), sums_of_kept, lambda x, keep: (x * keep).sum(-1),
+             (plain(8, 12), torch.ones(8, 12, dtype=torch.bool)), "argument 1 (every third inverted)"),
     ],
     "runs": [
         Case(partial(counted, stops=True), partial(counted, stops=False),
@@ -367,6 +395,31 @@ def test_an_option_is_tuned_and_integers_are_free_only_where_another_value_is_ri
     found = run_hard(Call(of_runs, (plain(5, 3), groups), reference, hard=only("unmarked integers")), EVERYTHING)
     assert found.problem == ""
     assert found.left_out
+
+
+def test_counts_and_booleans_accuse_nobody_without_evidence() -> None:
+    """Rows may be told their group by another input, the largest group by a number, and a mask may go unread."""
+
+    def by_groups(x: torch.Tensor, counts: torch.Tensor, groups: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(len(counts), x.shape[1]).index_add(0, groups, x)
+
+    def by_counts(x: torch.Tensor, counts: torch.Tensor, _: Any) -> torch.Tensor:
+        return sums_of_groups(x, counts)
+
+    def of_most(x: torch.Tensor, counts: torch.Tensor, most: int) -> torch.Tensor:
+        padded = [F.pad(part[:most], (0, 0, 0, most)) for part in x.split(counts.tolist())]
+        return torch.stack([each[:most].sum(0) for each in padded])
+
+    groups = torch.arange(4).repeat_interleave(COUNTS)
+    unread = torch.ones(24, dtype=torch.bool)
+    for candidate, reference, args in (
+        (by_groups, by_counts, (plain(24, 8), COUNTS, groups)),
+        (of_most, by_counts, (plain(24, 8), COUNTS, int(COUNTS.max()))),
+        (lambda x, keep: x.where(keep[:, None], 0), lambda x, keep: x * 1, (plain(24, 8), unread)),
+    ):
+        found = run_hard(Call(candidate, args, reference, hard=only("unmarked integers")), EVERYTHING)
+        assert found.problem == ""
+        assert found.left_out or found.ran
 
 
 def test_rows_of_a_choice_hold_the_reference_s_values_whichever_of_equal_ones_is_chosen() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from perfguard import Hard
@@ -271,6 +273,10 @@ def test_a_compiled_candidate_is_called_otherwise_without_being_compiled_anew() 
     compiled(torch.randn(7, 12, requires_grad=True))  # compiled anew: torch has not given up on it
 
 
+def summed_windows(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (x.unfold(-1, w.shape[-1], 1) * w[:, 0, None]).sum(-1)
+
+
 class Narrow(nn.Module):
     """Scales, and may narrow what elementwise operators keep in float32."""
 
@@ -284,9 +290,10 @@ class Narrow(nn.Module):
 
 
 def test_a_reference_whose_dtype_is_due_to_promotion_accuses_nobody() -> None:
-    """`nn.Linear` returns bfloat16 under autocast, and `x @ w.T + bias` float32, since the bias is. A result that the
-    reference computes in float32 has to be float32."""
+    """`nn.Linear` returns bfloat16 under autocast, and `x @ w.T + bias` float32, since the bias is; a convolution
+    returns bfloat16, and products and their sum do not. A result that both compute in float32 has to be float32."""
     module = nn.Linear(16, 8)
+    assert not found("modes", lambda x, w: F.conv1d(x, w, groups=3), (x(2, 3, 8), x(3, 1, 2)), summed_windows).doubts
     assert not found("modes", module, (x(),), lambda x: x @ module.weight.T + module.bias).doubts
     assert not found("dtypes", lambda x: x.expand(4, 16), (x(16),), lambda x: x + torch.zeros(4, 16)).doubts
     for narrows in (False, True):
@@ -308,6 +315,19 @@ def test_a_function_need_not_know_of_autocast() -> None:
 
 
 # -- dtypes ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_call_in_bfloat16_has_more_places_than_bfloat16_has_integers() -> None:
+    def turned(x: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        angles = torch.arange(len(x), dtype=dtype).float().view(-1, *[1] * (x.ndim - 1))
+        return (x.float() * angles.cos()).to(x.dtype)
+
+    hard = Hard(without=[each for each in HARD_KINDS if each not in ("dtypes", "sizes", "values")], reason="-")
+    right, wrong = (partial(turned, dtype=dtype) for dtype in (torch.int32, torch.bfloat16))
+    calls = [Call(fn, (x(24, 4, 32, dtype=torch.bfloat16),), turned, hard=hard) for fn in (right, wrong)]
+    problems = [run_hard(call, SECONDS).problem for call in calls]
+    assert problems[0] == ""
+    assert "dim 0 grown to 1024" in problems[1]
 
 
 def centred(x: torch.Tensor) -> torch.Tensor:

@@ -316,7 +316,7 @@ def test_another_size_keeps_what_values_mean() -> None:
     assert torch.equal(derived(codes, "dim 0 grown to 9").view(torch.uint8)[6:], codes.view(torch.uint8)[:3])
 
 
-@pytest.mark.parametrize("name", [name for name in LAYOUTS if name != "expanded"])
+@pytest.mark.parametrize("name", [name for name in LAYOUTS if name not in ("expanded", "conjugate view")])
 def test_layouts_keep_the_values(name: str) -> None:
     # One byte an element: 4 GiB of addresses, of which a few pages are used.
     given = torch.arange(3 * 1 * 2 * 5, dtype=torch.uint8).view(3, 1, 2, 5)

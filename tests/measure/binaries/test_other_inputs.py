@@ -108,9 +108,45 @@ def test_what_is_read_of_a_kernel(reader: Reader) -> None:
         "compilations of rows_kernel (argument 0 dim 2)": 2,  # 32 and 64: others are refused
         **{f"refused (argument 0 and argument 1 as {name})": 0 for name in ("bfloat16", "float16", "float64")},
         **{f"refused (argument {number} as bfloat16)": 0 for number in (0, 1)},
+        "refused (layouts)": 0,
+        "refused (sizes of 0)": 0,
+        "refused (sizes of 1)": 0,
+        "other dtypes": 0,  # Its reference returns nothing.
     }
     assert "grid axis of rows_kernel (argument 0 dim 1) is 1: it ends at 65,535 programs" in found.note
     assert "rows_kernel is compiled anew for each size of argument 0 dim 2: its constant D is 32, 64" in found.note
+
+
+def scaled(x: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
+    return x * factor
+
+
+REFUSING = {
+    "refused (layouts) 0 -> 2": lambda x, factor: x.view(-1).view(x.shape) * factor,
+    "refused (sizes of 0) 0 -> 1": lambda x, factor: x.reshape(len(x), 1, -1).flatten(1) * factor,
+    "refused (sizes of 1) 0 -> 2": lambda x, factor: x.view(len(x), len(factor)) * factor,
+    "other dtypes 0 -> 3": lambda x, factor: (x * factor).float(),
+}
+
+
+@pytest.mark.parametrize("words", REFUSING)
+def test_what_torchs_operators_refuse_and_dtypes_of_results_are_compared(reader: Reader, words: str) -> None:
+    args = (torch.randn(20, 32), torch.rand(32))
+    calls = [Call(fn, args, scaled, hard=Hard()) for fn in (torch.mul, REFUSING[words])]
+    before, after = (reading(reader, call) for call in calls)
+    assert before is not None
+    assert after is not None
+    assert words in judge_exact(after, before.value).reason
+    assert ("is refused" in after.note) is words.startswith("refused")
+
+
+def test_views_that_are_lazily_conjugate_are_refused(reader: Reader) -> None:
+    args = (torch.randn(4, 3, dtype=torch.complex64),)
+    calls = [
+        Call(fn, args, torch.real, hard=Hard()) for fn in (lambda x: x.real, lambda x: torch.view_as_real(x)[..., 0])
+    ]
+    found = [reading(reader, call) for call in calls]
+    assert [each.value["refused (layouts)"] for each in found if each is not None] == [0, 1]
 
 
 @pytest.mark.parametrize("targets", [("sm_90",), ("sm_90", "sm_80"), ("gfx942", "sm_90")])
