@@ -14,7 +14,7 @@ from perfguard._compat import torch_utils
 from perfguard.check.hard_inputs import mark_of, marked
 from perfguard.check.hard_inputs.integers import RESIZED, limit_after, with_integers
 from perfguard.check.hard_inputs.scalars import OPTIONS, keywords_of, with_scalars
-from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, resized, with_values
+from perfguard.check.hard_inputs.values import LARGE, LARGEST, OUTLIER, resized, row_count, with_values
 from perfguard.check.memory import free_bytes
 from perfguard.model.call import Call
 from perfguard.model.errors import UsageError
@@ -319,3 +319,24 @@ def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor 
 def leaves_of(call: Call) -> list[Any]:
     """All inputs, in the order of their places."""
     return torch_utils.tree_leaves((call.args, dict(call.kwargs)))
+
+
+def mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], kind: str) -> list[Part]:
+    """One kind in each of at most half of the rows. The other rows keep their values."""
+    parts = []
+    for turn, place in enumerate(floats):
+        rows = row_count(leaves[place])
+        if leaves[place].ndim == 1 or rows == 1:
+            if turn == 0:
+                parts.append(Part(kind, {place: kinds[2 % len(kinds)]}))
+            continue
+        if turn and kind == "non-finite":
+            continue  # One such tensor already affects all results of a product.
+        for at, each in enumerate(kinds[: max(1, min(len(kinds), rows // 2))]):
+            parts.append(Part(kind, {place: f"row {_spread(at, rows)} {each}"}))
+    return parts
+
+
+def _spread(at: int, rows: int) -> int:
+    """The first row, the last, the second, the last but one …"""
+    return at // 2 if at % 2 == 0 else rows - 1 - at // 2

@@ -31,6 +31,7 @@ from perfguard.check.hard_inputs.derivation import (
     derived_call,
     layouts_by_place,
     leaves_of,
+    mixed,
 )
 from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, twins_of, unmarked
 from perfguard.check.hard_inputs.scalars import scalars_of, tuning_of
@@ -49,7 +50,6 @@ from perfguard.check.hard_inputs.values import (
     SHIFT,
     SMALL,
     is_mask,
-    row_count,
     takes_values,
 )
 from perfguard.check.numerics.trial import trained
@@ -135,7 +135,7 @@ class _Given:
         return self.sizes.growths()
 
     def values(self, kinds: Sequence[str], kind: str = "values") -> list[Part]:
-        return _mixed(self.leaves, self.floats, kinds, kind)
+        return mixed(self.leaves, self.floats, kinds, kind)
 
     def of_all(self, text: str, kind: str = "values") -> list[Part]:
         """One step for all float tensors."""
@@ -175,7 +175,7 @@ def _mixtures(given: _Given) -> Iterable[Parts]:
 def _other_sizes(given: _Given) -> Iterable[Parts]:
     yield given.sizes.one_less()
     yield given.sizes.three_quarters()
-    yield _cut_and_mixed(given.call, given.cuts[0], given.floats, given.finite) if given.cuts else ()
+    yield _cut_andmixed(given.call, given.cuts[0], given.floats, given.finite) if given.cuts else ()
     yield from ([given.order.choice(parts)] for parts in given.growths)
     yield from ([part] for part in given.cuts if any(text.endswith("cut to 0") for text in part.steps.values()))
 
@@ -349,11 +349,11 @@ def _by_kind(combinations: Iterable[Parts], left_out: Sequence[str]) -> dict[str
     return found
 
 
-def _cut_and_mixed(call: Call, cut: Part, floats: Sequence[int], finite: Sequence[str]) -> tuple[Part, ...]:
+def _cut_andmixed(call: Call, cut: Part, floats: Sequence[int], finite: Sequence[str]) -> tuple[Part, ...]:
     """Another size, and hard values in the remaining rows."""
     leaves = leaves_of(derived_call(call, Derivation((cut,))))
     later = [*finite[_TURN:], *finite[:_TURN]]
-    return (cut, *_mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
+    return (cut, *mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
 
 
 def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
@@ -382,24 +382,3 @@ def _is_vector(leaf: Any) -> bool:
 
 def _requires_grad(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.requires_grad
-
-
-def _mixed(leaves: Sequence[Any], floats: Sequence[int], kinds: Sequence[str], kind: str) -> list[Part]:
-    """One kind in each of at most half of the rows. The other rows keep their values."""
-    parts = []
-    for turn, place in enumerate(floats):
-        rows = row_count(leaves[place])
-        if leaves[place].ndim == 1 or rows == 1:
-            if turn == 0:
-                parts.append(Part(kind, {place: kinds[2 % len(kinds)]}))
-            continue
-        if turn and kind == "non-finite":
-            continue  # One such tensor already affects all results of a product.
-        for at, each in enumerate(kinds[: max(1, min(len(kinds), rows // 2))]):
-            parts.append(Part(kind, {place: f"row {_spread(at, rows)} {each}"}))
-    return parts
-
-
-def _spread(at: int, rows: int) -> int:
-    """The first row, the last, the second, the last but one …"""
-    return at // 2 if at % 2 == 0 else rows - 1 - at // 2
