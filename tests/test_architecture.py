@@ -151,7 +151,7 @@ BUDGETS = [
     (
         "tests/**/*.py",
         500,
-        "kinds that a third set of public reports asked for; right code that was accused; lost waits",
+        "what a third set of public reports asked for; right code that was accused; lost waits",
     ),
     ("tests/**/*.py", 400, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
     (
