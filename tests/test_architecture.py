@@ -206,7 +206,7 @@ SIBLINGS = {
     "measure/devices/vendors": set(),
     "render": {
         *("words", "escaping", "overview", "findings", "title", "causes", "observed", "tables", "record_changes"),
-        "terminal",
+        *("terminal", "pytest_benchmark"),
     },
 }
 PUBLIC = [
