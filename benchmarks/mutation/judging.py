@@ -22,12 +22,13 @@ from perfguard.store.baseline_files import Store
 MINUTES = 4.0  # of one mutant in a lane of plain cases, after which it hangs
 MOST_TESTS = 10  # of those that reach a line, the cheapest
 SUITES = {
+    "block_scaled": ("block_scaled",),
     "fp8": ("quantize", "fp8_grouped_mm"),
     "grouped": ("grouped_mm",),
     "layers": ("layers",),
     "moe": ("moe",),
     "operators": ("norms", "operators"),
-    "parallel": ("layouts", "parallel", "pipelines"),
+    "parallel": ("layouts", "parallel", "pipelines", "vocab_parallel"),
 }
 #: Options of a lane that times nothing. What is the same on every CPU, compiled for one target ("sm_90"), or for all
 #: ("cpu"). "known": as "sm_90", with the time for all derived inputs, whose order each commit changes. "all": as "cpu",
