@@ -35,7 +35,6 @@ RUNS = 11  # calls in all, once a result was seen to differ from run to run
 NOTABLE_RATIO = 1.25  # candidate's error / eager's error, from which on it is noted
 _MOVED = 0.1  # relative change of eager's result above which an unchanged result counts as cached
 
-
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -237,21 +237,21 @@ def twins_of(leaves: Sequence[Any], place: int) -> list[int]:
     return [at for at, each in enumerate(leaves) if is_twin(each)]
 
 
-def unmarked(integers: torch.Tensor, sizes: Collection[int]) -> list[str]:
-    """Steps for a tensor that no mark explains, of which the first is the evidence that the others are valid.
+def unmarked(leaves: Sequence[Any], place: int) -> list[str]:
+    """Steps for the tensor at `place`, if no mark explains it. The first is the evidence that the others are valid.
 
     A vector of lengths, classes or places that are in no order: reversed, and with a smaller number in place of the
     largest. Counts of rows, and ends: with rows of the largest group in the smallest, and with the smallest group
     empty. Booleans that are all alike: every third inverted, for which there is no evidence but the reference's result.
-
-    Args:
-        sizes: of all tensors. Counts of rows sum to one of them, and ends are ascending up to one.
+    Counts of rows sum to a size of some tensor, and ends are ascending up to one.
     """
+    integers: torch.Tensor = leaves[place]
     if integers.dtype is torch.bool and integers.numel() > 1 and bool((integers == integers.reshape(-1)[0]).all()):
         return ["", "every third inverted"]
     is_wide = integers.dtype in (torch.int32, torch.int64)
     if not is_wide or integers.ndim != 1 or integers.numel() < 2 or mark_of(integers) is not None:
         return []
+    sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
     least, most, total = int(integers.min()), int(integers.max()), int(integers.sum())
     ascending = bool((integers[1:] >= integers[:-1]).all())
     if least >= 0 and integers.numel() <= _MOST_NUMBERS and (most if ascending else total) in sizes:

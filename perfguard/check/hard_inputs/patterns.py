@@ -123,9 +123,7 @@ def witnesses_of(derivation: Derivation, call: Call, thresholds: Sequence[int]) 
         others = [other for texts in tuning_of(call, thresholds) if text in texts for other in texts if other != text]
         return {"the option changes results": [Derivation((Part("tuning", {TUNED: each}),)) for each in others]}
     found = [place for part in derivation.parts if part.kind == "unmarked integers" for place in part.steps]
-    leaves = leaves_of(call)
-    sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
-    evidence = {place: unmarked(leaves[place], sizes)[0] for place in found}
+    evidence = {place: unmarked(leaves_of(call), place)[0] for place in found}
     other = Derivation((Part("unmarked integers", evidence),))
     return {"unmarked integers": [other]} if any(evidence.values()) else {}
 

@@ -101,10 +101,6 @@ class _Given:
         return len([place for place in self.floats if self.leaves[place].ndim > 1]) < 2
 
     @cached_property
-    def shapes(self) -> set[int]:
-        return {size for leaf in self.leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape}
-
-    @cached_property
     def finite(self) -> list[str]:
         """The kinds of finite values."""
         return [kind for kind in FINITE if self.takes_shifts or kind != f"shifted by {FAR}"]
@@ -272,7 +268,7 @@ def _unmarked(given: _Given) -> Iterable[Parts]:
     for place, leaf in enumerate(given.leaves):
         if isinstance(leaf, torch.Tensor) and leaf.layout is torch.strided and leaf is not given.call.groups:
             alike = twins_of(given.leaves, place)
-            texts = unmarked(leaf, given.shapes)[1:] if place == alike[0] else []
+            texts = unmarked(given.leaves, place)[1:] if place == alike[0] else []
             yield from ([Part("unmarked integers", dict.fromkeys(alike, text))] for text in texts)
 
 

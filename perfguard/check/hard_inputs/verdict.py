@@ -299,7 +299,8 @@ def _lost(trial: Trial, truth: Truth, near: Nearby, usual: Usual) -> str:
         others = [each for tensors in all_near if (each := tensors[position]) is not None]
         if got is None or not follows_rule(got) or any(each.shape != got.shape for each in others):
             continue
-        overflows = any(bool(real_numbers(each).isinf().any()) for each in others[:1])
+        eager = truth.eager[position]
+        overflows = eager is not None and bool(real_numbers(eager).isinf().any())
         if overflows and math.isfinite(usual.get(truth.names[position], math.nan)):
             continue
         lost = ~got.isfinite()
