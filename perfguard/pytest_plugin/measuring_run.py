@@ -206,7 +206,7 @@ class Measuring(Ending):
     def pytest_runtest_protocol(self, item: pytest.Item):  # type: ignore[no-untyped-def]
         """Watch a guarded test, and free its device memory if it ran out of memory."""
         run = self._run
-        if run is None or not _is_guarded_here(item):
+        if run is None or not _is_guarded_here(item) or LOST in item.config.stash:
             return (yield)
         if self.worker is not None:
             self.worker.enter(item.nodeid)
