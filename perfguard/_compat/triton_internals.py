@@ -33,6 +33,7 @@ COMPILED = Private("triton.compiler.compiler", "CompiledKernel", "reading the sc
 SOURCE = Private("triton.compiler.compiler", "ASTSource", _FRONT_END)
 GLUON_SOURCE = Private("triton.experimental.gluon._runtime", "GluonASTSource", _FRONT_END)
 
+_OF_THE_BINARY = ("hash", "shared", "tmem_size")  # Metadata that the compiler adds to the options.
 _PLAIN = (bool, int, float, str, list, tuple, type(None))
 
 #: The first launch imports these modules. A process imports them before it forks.
@@ -48,7 +49,7 @@ NAMES = (
     Private("triton.experimental.gluon._runtime", "GluonASTSource.make_ir", _FRONT_END),
     Private("triton._C.libtriton", "ir.module.str_nodebug", _FRONT_END),
     *privates("triton.runtime", _DRIVE, "driver.set_active driver._active driver._default"),
-    *privates("triton.runtime.autotuner", _TUNERS, "Autotuner.run Autotuner.prune_configs"),
+    *privates("triton.runtime.autotuner", _TUNERS, "Autotuner.run Autotuner.prune_configs Autotuner._bench"),
     Private("triton.runtime.interpreter", "InterpretedFunction.run", _INTERPRET),
     Private("triton.compiler.compiler", "CompiledKernel.launch_metadata", "reading the scalars of a launch"),
     Private("triton.knobs", "runtime.jit_cache_hook", _FOLLOW),
@@ -167,18 +168,33 @@ def is_compiled(kind: type) -> bool:
     return kind.__name__ == "CompiledKernel" and kind.__module__.startswith("triton.")
 
 
-def specialisation_of(compiled: Any) -> tuple[Any, str] | None:
+def specialisation_of(compiled: Any, configuration: Any = None) -> tuple[Any, str] | None:
     """The function (JITFunction) that Triton compiled, and its specialisation as `source_of` reads it; None if it was
-    not compiled from a function."""
+    not compiled from a function.
+
+    Args:
+        configuration: of a tuner (Config), whose constants and options take the place of those that it chose.
+    """
     source = compiled.src
     if not isinstance(source, SOURCE.get()):
         return None
     function, metadata = source.fn, compiled.metadata
-    options = {name: value for name, value in metadata._asdict().items() if isinstance(value, _PLAIN)}
+    options = {
+        name: value
+        for name, value in metadata._asdict().items()
+        if isinstance(value, _PLAIN) and name not in _OF_THE_BINARY
+    }
     # The metadata of a warp-specialised kernel count all warps; its code has the requested number.
     warps = re.search(r'"ttg\.num-warps" = (\d+)', compiled.asm.get("ttgir", ""))
     options |= {"num_warps": int(warps[1])} if warps else {}
     constants = {path: _as_data(value) for path, value in source.constants.items()}
+    if configuration is not None:
+        paths = {name: (place,) for place, name in enumerate(source.signature)}
+        for name, value in configuration.all_kwargs().items():
+            if paths.get(name) in constants:
+                constants[paths[name]] = _as_data(value)
+            elif name in options:
+                options[name] = value
     described = {
         "name": function._fn_name,
         "signature": source.signature,
@@ -265,6 +281,27 @@ def tuners_called() -> Iterator[list[Any]]:
 
     with mock.patch.object(autotuner, "run", noted):
         yield met
+
+
+@contextmanager
+def tuners_noted(
+    launching: Callable[[Any], AbstractContextManager[None]], timing: Callable[[], AbstractContextManager[None]]
+) -> Iterator[None]:
+    """Enter `launching(tuner)` around each launch through a tuner (Autotuner) with several configurations while inside,
+    and `timing()` around each configuration that it times to choose one."""
+    kind = AUTOTUNER.get()
+    launch, time_one = kind.run, kind._bench
+
+    def noted(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        with launching(tuner) if len(tuner.configs) > 1 else nullcontext():
+            return launch(tuner, *args, **kwargs)
+
+    def timed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        with timing():
+            return time_one(tuner, *args, **kwargs)
+
+    with mock.patch.object(kind, "run", noted), mock.patch.object(kind, "_bench", timed):
+        yield
 
 
 def pinned(number: int) -> AbstractContextManager[Any]:

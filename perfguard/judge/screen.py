@@ -72,6 +72,8 @@ def has_other_code(result: CaseResult, lane: Lane) -> bool:
     if reading is None or result.ranks > 1:
         return False
     stored = lane.record(result, reading).entry
+    if stored == UNSTABLE:
+        return False  # Two processes of one tree launched other kernels, so those of the base may be others, too.
     known = {} if reading.value == {} and stored is None else stored
     return (known is None or not _is_equal(reading, known)) and not covering(result, lane)
 
@@ -91,6 +93,7 @@ LEAST_CONTROLS = 15  # Fewer unchanged cases are not enough to estimate the shif
 MOST_REJECTED = 3  # A session with this many rejected blocks is not compared.
 _MISSED = 0.02  # The share of cases slower by 2θ that the record may pass.
 _OUTSIDE, _FEW = "outside its record", "are needed"  # How reasons end.
+_NEAR = 2 * COARSE
 MOST_ASKED = 8  # The host times of a run, of unchanged device code, that a base is asked about.
 
 
@@ -172,7 +175,8 @@ def slowest_asked(
     """The verdicts, of which MOST_ASKED host times of cases whose device code is as recorded stay in question: the
     slowest beside their records. Another host moves them in all cases, and a new record passes none, so all would be
     paired. What a change of the code slows down besides moves more than the others: if those that moved most are the
-    host's doing, all are.
+    host's doing, all are. With too few sessions for a record that passes times, those within _NEAR of it are not asked:
+    pairs of processes, whose host times differ by as much, would seldom decide them.
     """
     moved = [
         (-(verdict.ratio or 1.0), result.id, verdict.metric)
@@ -183,11 +187,17 @@ def slowest_asked(
         for verdict in asked
     ]
     others = {(case, metric) for _, case, metric in sorted(moved)[MOST_ASKED:]}
-    why = f"not asked: {MOST_ASKED} host times of unchanged device code moved more beside their records"
-    return {
-        case: [replace(each, word=Word.PASS, reason=why) if (case, each.metric) in others else each for each in given]
-        for case, given in verdicts.items()
-    }
+    of_unchanged = {(case, metric) for _, case, metric in moved}
+    more = f"not asked: {MOST_ASKED} host times of unchanged device code moved more beside their records"
+
+    def screened(case: CaseId, verdict: Verdict) -> Verdict:
+        near = (verdict.ratio or 1.0) <= 1 + _NEAR and verdict.reason.endswith(_FEW)
+        if near and (case, verdict.metric) in of_unchanged:
+            why = f"not asked: of unchanged device code, and within {_NEAR:.0%} of its record ({verdict.reason})"
+            return replace(verdict, word=Word.PASS, reason=why)
+        return replace(verdict, word=Word.PASS, reason=more) if (case, verdict.metric) in others else verdict
+
+    return {case: [screened(case, verdict) for verdict in given] for case, given in verdicts.items()}
 
 
 def _comparable(reading: Reading, entry: TimedEntry) -> bool:

@@ -224,8 +224,7 @@ class Measuring(Ending):
         if self._ran_out:
             self._ran_out = False
             _forget_last_error()
-            with contextlib.suppress(Exception):  # The next case reports a faulty device.
-                run.device.free_memory()
+            run.device.free_memory()
         return answer
 
     @pytest.hookimpl(tryfirst=True)

@@ -20,6 +20,7 @@ from perfguard.judge.screen import (
     MOST_ASKED,
     ControlDraw,
     Controls,
+    has_other_code,
     learn_controls,
     slowest_asked,
     within_record,
@@ -40,6 +41,7 @@ from perfguard.model.records import (
     Verdict,
     Word,
 )
+from perfguard.model.records.baseline import UNSTABLE
 from perfguard.model.units import Unit
 
 QUIET = [100.0, 100.2, 99.9, 100.1, 100.0, 99.8, 100.1, 99.9]
@@ -182,6 +184,20 @@ def test_a_slower_host_asks_about_those_that_moved_most(sessions: int) -> None:
     assert sorted(asked) == sorted(slower)[-MOST_ASKED:]
     assert words.count(Word.PASS) == 21
     assert words_of_hosts(*on_a_host([2.0] * MOST_ASKED)) == [Word.SUSPECT] * MOST_ASKED  # A few are all asked about.
+
+
+@pytest.mark.parametrize(("stored", "other"), [({"rows": "a-b"}, False), ({"rows": "c-d"}, True), (UNSTABLE, False)])
+def test_kernels_that_differ_between_two_processes_of_one_tree_are_not_asked_about(stored: Any, other: bool) -> None:
+    result = CaseResult(Case("area", "f", "test"), "x", readings=[Reading("code", Unit.TEXT, {"rows": "a-b"})])
+    baseline = Baseline("here", "area", {"": Provenance()}, {"f/test": CaseBaseline({"code": stored}, "x")})
+    lane = Lane(HARDWARE, Toolchain(), [baseline], base=BaseTree(commit="c" * 40))
+    assert has_other_code(result, lane) is other
+
+
+def test_a_new_record_asks_about_a_host_time_only_if_it_moved() -> None:
+    """Two processes of one tree differ by as much."""
+    words = words_of_hosts(*on_a_host([1.19, 1.25, 1.0, 0.5], sessions=1))
+    assert words == [Word.PASS, Word.SUSPECT, Word.PASS, Word.PASS]
 
 
 def test_the_host_of_changed_code_is_always_asked_about() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from perfguard.measure.binaries.launch_recorder import (
     Launch,
     LaunchRecorder,
     Recording,
+    Tuning,
     compiled_form,
     record,
     source_file,
@@ -180,8 +182,9 @@ class ObservedLaunches:
     def followed(self, seen: ObservedActivity) -> list[OnTarget]:
         """The launches on every target; empty for a test without launches. Nothing is compiled."""
         if self._own is not None:
-            launches = [_of_gpu(kernel, self._sources) for kernel in seen.compiled]
-            return [OnTarget(self._own.name, Recording(launches))] if launches else []
+            launches = dict.fromkeys(_of_gpu(kernel, tuner, self._sources) for kernel, tuner in seen.compiled)
+            tunings = dict.fromkeys(_tuning_of(tuner) for _, tuner in seen.compiled if tuner is not None)
+            return [OnTarget(self._own.name, Recording([*launches], tunings=[*tunings]))] if launches else []
         problem = "; ".join(f"{kernel}: {why}" for kernel, why in self._problems.items())
         return [
             OnTarget(each.target.name, distinct(Recording(each.recording.launches, problem=problem)))
@@ -190,12 +193,19 @@ class ObservedLaunches:
         ]
 
 
-def _of_gpu(kernel: Any, sources: Sources) -> Launch:
-    """The launch of a kernel that Triton has compiled for the present GPU."""
-    compiled_from = specialisation_of(kernel)
+def _of_gpu(kernel: Any, tuner: Any | None, sources: Sources) -> Launch:
+    """The launch of a kernel that Triton has compiled for the present GPU; of a tuned kernel, the launch in its tuner's
+    first configuration, since another process may choose another one."""
+    compiled_from = specialisation_of(kernel, None if tuner is None else tuner.configs[0])
     source = "" if compiled_from is None else sources.hash_of(compiled_from[0].module)
     if compiled_from is None or not source:  # Generated code has no module.
         return Launch("", "", kernel.name, UNKNOWN, source=machine_code(kernel.kernel) or kernel.hash)
     function, data = compiled_from
     line = function.fn.__code__.co_firstlineno
     return Launch(function.module, source_file(function), function.fn.__qualname__, data, source=source, line=line)
+
+
+def _tuning_of(tuner: Any) -> Tuning:
+    """A tuner of an observed test. Its key is its table of configurations, of which a launch shows only one."""
+    table = hashlib.sha256(str([str(each) for each in tuner.configs]).encode()).hexdigest()[:8]
+    return Tuning(tuner.base_fn.__name__, table, len(tuner.configs))

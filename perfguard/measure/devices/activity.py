@@ -107,15 +107,16 @@ class ObservedActivity:
         left: line of Python -> bytes of the tensors made there that are alive after the test.
         saved: node of a differentiated graph, e.g. `MulBackward0.self at layers.py:31 in forward` -> bytes that it had
             saved when the backward pass began.
-        kernels: number of launches of Triton kernels, including interpreted ones, by kernel and grid.
-        compiled: Triton's compiled kernels that a GPU ran, each once.
+        kernels: number of launches of Triton kernels, including interpreted ones, by kernel and grid; a tuner's choice
+            decides the grid of its launches, so that they have none.
+        compiled: Triton's compiled kernels that a GPU ran, each once, with the tuner that chose its configuration.
     """
 
     activity: Activity = field(default_factory=lambda: Activity())
     left: Mapping[str, int] = field(default_factory=dict)
     saved: Counter[str] = field(default_factory=Counter)
     kernels: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    compiled: Sequence[Any] = ()
+    compiled: Sequence[tuple[Any, Any | None]] = ()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 
 from perfguard._compat.torch_internals import backward_noted, storage_address
 from perfguard._compat.torch_utils import is_fake
-from perfguard._compat.triton_internals import launches_noted
+from perfguard._compat.triton_internals import launches_noted, tuners_noted
 from perfguard.interpreter.running import counted
 from perfguard.measure.devices import operators
 from perfguard.measure.devices.activity import Activity, Copied, ObservedActivity, Waited
@@ -39,6 +39,7 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Obse
     with (
         counted() as work,
         entered_when_loaded("triton", lambda: launches_noted(tally.on_launch)),
+        entered_when_loaded("triton", lambda: tuners_noted(tally.tuned, tally.aside)),
         backward_noted(saved.count),
         operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
     ):
@@ -57,7 +58,8 @@ class _Tally(operators.Operators):
     def __init__(self, kind: str, interpreted: Interpreted | None) -> None:
         super().__init__(kind)
         self._interpreted = interpreted
-        self.compiled: dict[str, Any] = {}  # It holds the kernels launched on a GPU, by hash.
+        self.compiled: dict[str, tuple[Any, Any]] = {}  # Kernels launched on a GPU, by hash, and their tuners.
+        self._tuner: Any = None  # the tuner through which kernels are launched now
         self.names: Counter[str] = Counter()
         self.kernels: Counter[tuple[str, str]] = Counter()
         self._copies: Counter[tuple[str, Line | None]] = Counter()
@@ -70,11 +72,32 @@ class _Tally(operators.Operators):
 
     def on_launch(self, kernel: Any, grid: Any, args: Sequence[Any]) -> None:
         """Count a launch of a compiled Triton kernel."""
-        self.kernels[kernel.name, str(tuple(grid))] += 1
-        self.compiled.setdefault(kernel.hash, kernel)
+        if self.paused:
+            return
+        self.kernels[kernel.name, str(tuple(grid)) if self._tuner is None else "tuned"] += 1
+        self.compiled.setdefault(kernel.hash, (kernel, self._tuner))
+
+    @contextmanager
+    def tuned(self, tuner: Any) -> Iterator[None]:
+        """Attribute the launches inside to a tuner."""
+        before, self._tuner = self._tuner, tuner
+        try:
+            yield
+        finally:
+            self._tuner = before
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Count nothing inside. How often a tuner times its configurations depends on the clock, and a process that
+        finds its choice on the disk times none."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
 
     def on_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
-        self.kernels[kernel.fn.__name__, str(tuple(grid))] += 1
+        self.kernels[kernel.fn.__name__, str(tuple(grid)) if self._tuner is None else "tuned"] += 1
         if self._interpreted is not None:
             self._interpreted(kernel, args, grid, kwargs)
 

@@ -84,7 +84,7 @@ class Operators(DispatchMode):
         self.alive: dict[int, Storage] = {}  # The key is the address.
         self.bytes = self.peak = 0  # of the storages that are alive
         self.inside = 0  # the nesting depth of operators implemented by libraries
-        self.interpreting = False
+        self.paused = False  # in Triton's interpreter, or while a tuner times its configurations
         self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
     def on_operator(self, name: str) -> None:
@@ -107,7 +107,7 @@ class Operators(DispatchMode):
     ) -> Any:
         __tracebackhide__ = True  # pytest omits this frame from a test's own error.
         kwargs = kwargs or {}
-        if self.interpreting:
+        if self.paused:
             return func(*args, **kwargs)
         if types and torch_utils.are_unfolded(types):
             return NotImplemented
@@ -336,7 +336,7 @@ def _interpreted(seen: Operators) -> Iterator[None]:
     original = kind.run
 
     def launch(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        if warmup or seen not in _MODES():
+        if warmup or seen.paused or seen not in _MODES():
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
         if not seen.inside:  # A custom operator around the launch is the entry.
             seen.on_operator(f"triton.{kernel.fn.__name__}")
@@ -347,13 +347,13 @@ def _interpreted(seen: Operators) -> Iterator[None]:
             sizes = grid(bound)
             return sizes
 
-        seen.interpreting = True
+        seen.paused = True
         try:
             result = original(kernel, *args, grid=computed if callable(grid) else grid, warmup=warmup, **kwargs)
             seen.on_interpreted(kernel, args, sizes, kwargs)
             return result
         finally:
-            seen.interpreting = False
+            seen.paused = False
 
     with mock.patch.object(kind, "run", launch):
         yield
@@ -369,7 +369,7 @@ class _NotedMethod:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if not (self._seen.interpreting or torch.compiler.is_compiling()):
+        if not (self._seen.paused or torch.compiler.is_compiling()):
             self._seen.on_wait(self._name)
         return self._original(*args, **kwargs)
 

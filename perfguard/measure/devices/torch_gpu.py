@@ -92,7 +92,8 @@ class TorchGpu(Device):
 
     def free_memory(self) -> None:
         gc.collect()
-        self._backend.empty_cache()
+        with contextlib.suppress(Exception):  # A lost device returns nothing, and its cases are BROKEN.
+            self._backend.empty_cache()
 
     @property
     def torch_device(self) -> torch.device:

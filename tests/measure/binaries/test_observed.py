@@ -21,8 +21,9 @@ from perfguard.measure.binaries.kernel_code import code_of
 from perfguard.measure.binaries.kernel_facts import machine_code
 from perfguard.measure.binaries.targets import Driver, target_of
 from perfguard.measure.devices.activity import ObservedActivity
+from perfguard.model.records.code import same_parts
 from tests.measure.binaries.test_kernel_code import A, B, X
-from tests.measure.metrics.binaries import GLUON, PRODUCT, SCALE, Reader
+from tests.measure.metrics.binaries import GLUON, PRODUCT, SCALE, TUNED, Reader
 from tests.nursery import Nursery
 
 SOURCES = {"scale_kernel": (SCALE, (X,)), "product_kernel": (PRODUCT, (A, B)), "shift_kernel": (GLUON, (X,))}
@@ -46,13 +47,43 @@ def test_a_kernel_that_a_gpu_ran_is_the_one_that_is_compiled_again(
         compiled = call.fn.__globals__[name].preload(json.dumps(json.loads(launch.data) | {"key": launch.data}))
     hopper: Any = SimpleNamespace(holds_cpu_tensors=False, identity=SimpleNamespace(architecture="sm_90"))
     observed = ObservedLaunches(Binaries(("gfx942",), reader.compiler), hopper)
-    (seen,) = observed.followed(ObservedActivity(compiled=[compiled]))
+    (seen,) = observed.followed(ObservedActivity(compiled=[(compiled, None)]))
     (again,) = seen.recording.launches
     (facts,) = binaries_of([Job(reader.compiler, "sm_90", again)]).values()
     assert (seen.target, facts.error, facts.binary) == ("sm_90", "", machine_code(compiled.kernel))
     if name != "shift_kernel":  # a call's fingerprint is of its arguments, too, where nothing interprets the kernel
         assert code_of(of_pass([seen], "test"), reader.compiler) == code_of(followed, reader.compiler)
     assert observed.followed(ObservedActivity()) == []
+
+
+def test_a_tuned_kernel_that_a_gpu_ran_is_the_same_whatever_was_chosen(
+    reader: Reader, nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not isinstance(triton.language.zeros, triton.JITFunction):
+        assert "whatever_was_chosen PASSED" in _where_nothing_is_interpreted(nursery)
+        return
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    call = reader.call(TUNED, X)
+    tuner = call.fn.__globals__["scale_kernel"]
+    choices = []
+    for launch in reader.follow(call)[0].recording.launches:
+        with driven_by(Driver(target_of("sm_90"))):
+            choices.append(tuner.fn.preload(json.dumps(json.loads(launch.data) | {"key": launch.data})))
+    hopper: Any = SimpleNamespace(holds_cpu_tensors=False, identity=SimpleNamespace(architecture="sm_90"))
+    observed = ObservedLaunches(Binaries((), reader.compiler), hopper)
+
+    def code(*kernels: Any) -> dict[str, str]:
+        return code_of(
+            observed.followed(ObservedActivity(compiled=[(each, tuner) for each in kernels])), reader.compiler
+        )
+
+    assert len(choices) == 2
+    assert choices[0].hash != choices[1].hash
+    one, other, both = code(choices[0]), code(choices[1]), code(*choices)
+    assert one == other == both
+    assert all(one["scale_kernel"].split("-"))
+    tuner.configs = [*tuner.configs, triton.Config({"BLOCK": 4096})]
+    assert not same_parts(code(choices[0]), one)
 
 
 @functools.cache
@@ -71,7 +102,8 @@ def test_a_kernel_of_no_module_is_known_by_its_binary(reader: Reader) -> None:
     observed = ObservedLaunches(Binaries((), reader.compiler), hopper)
     kernels = [SimpleNamespace(name="generated", kernel=b"", hash=text, src=None) for text in ("one", "another")]
     codes = [
-        code_of(observed.followed(ObservedActivity(compiled=[each])), reader.compiler, new=False) for each in kernels
+        code_of(observed.followed(ObservedActivity(compiled=[(each, None)])), reader.compiler, new=False)
+        for each in kernels
     ]
     assert codes[0].keys() == codes[1].keys() == {"generated"}
     assert codes[0] != codes[1]

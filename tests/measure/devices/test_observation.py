@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
+import triton
 
 from perfguard.measure.devices.observation import observed
 
@@ -36,3 +38,36 @@ def test_a_tensor_that_is_left_costs_no_full_collection() -> None:
         left = torch.ones(8)
     assert list(seen.left.values()) == [left.nbytes]
     assert gc.get_stats()[2]["collections"] == before
+
+
+class Kernel:
+    """In place of a compiled kernel, which only a GPU runs: works with torch, and notes its tiles."""
+
+    def __init__(self) -> None:
+        self.tiles: list[int] = []
+
+    def run(self, x: torch.Tensor, *, BLOCK: int, **options: Any) -> None:
+        self.tiles.append(BLOCK)
+        torch.empty(BLOCK).sum().item()
+        x.add_(1)
+
+
+def test_a_tuner_that_times_its_configurations_is_not_the_test() -> None:
+    """A process that has found its choice on the disk, or has tuned before, times nothing."""
+    configurations = [triton.Config({"BLOCK": tile}) for tile in (2048, 1024)]
+    tuner = triton.autotune(configurations, key=["x"])(triton.jit(double))
+    tuner.fn = kernel = Kernel()
+    tuner._do_bench = lambda call, quantiles: [[call() for _ in range(3)] and float(kernel.tiles[-1])] * 3
+    x, found = torch.zeros(8), []
+    for _ in range(2):
+        with observed("cpu") as seen:
+            tuner.run(x, grid=(1,), warmup=False)
+        activity = seen.activity
+        found.append((activity.launches, activity.tensor_bytes, [(wait.name, wait.count) for wait in activity.waits]))
+    assert kernel.tiles == [2048] * 3 + [1024] * 5
+    assert found[0] == found[1]
+    assert found[0][0]["aten.add_.Tensor"] == 1
+
+
+def double(x: Any, BLOCK: Any) -> None:
+    """The signature of a kernel, which nothing runs."""

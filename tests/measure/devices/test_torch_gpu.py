@@ -79,6 +79,18 @@ def test_no_wait_at_all(backend: Any, monkeypatch: Any) -> None:
         Gpu(backend=machine).sleep(1)
 
 
+def test_a_lost_device_has_no_memory_to_free(backend: Any) -> None:
+    """An error here would end the run, whose cases say that the device is lost."""
+
+    class Lost:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    gpu = Gpu(backend=backend())
+    gpu._backend = Lost()
+    gpu.free_memory()
+
+
 def test_events_not_passed(backend: Any) -> None:
     gpu = Gpu(backend=backend())
     start, end = gpu.event(), gpu.event()
