@@ -53,6 +53,7 @@ from perfguard.interpreter.entry import interpreter_error
 from perfguard.interpreter.running import NotInterpreted, StrictRunImpossible, bounded
 from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, described, hit_recompile_limit, is_out_of_memory
+from perfguard.tensors.asserted import asserted_on_the_host
 
 JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
 SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
@@ -133,7 +134,8 @@ def _are_finite(inputs: Inputs) -> bool:
 def defines_the_domain() -> Iterator[None]:
     """Runs of the reference. Inputs that it refuses are outside the domain."""
     try:
-        yield
+        with asserted_on_the_host():
+            yield
     except (*REFUSALS, *SLIPS) as error:  # A reference may expect a tensor as an option.
         if is_out_of_memory(error) or device_is_lost(error):
             raise

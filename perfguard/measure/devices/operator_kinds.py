@@ -11,6 +11,7 @@ import torch
 
 from perfguard._compat.torch_internals import DISPATCH_KEY, OVERLOAD, call_of, own_implementation
 from perfguard._compat.torch_utils import DispatchMode, is_fake
+from perfguard.tensors.asserted import refuse_asserted
 
 _OVERLOAD = OVERLOAD.get()
 COMPOSITE = DISPATCH_KEY.get().CompositeImplicitAutograd
@@ -196,6 +197,7 @@ class Unwritten(DispatchMode):
             kwargs["device"] = torch.device("cpu")
         if self.on_the_host and kwargs.get("pin_memory"):
             kwargs["pin_memory"] = False
+        refuse_asserted(func, args, kwargs)
         result = func(*args, **kwargs)
         if func.overloadpacket.__name__.startswith(_FRESH) and isinstance(result, torch.Tensor):
             result.zero_()
