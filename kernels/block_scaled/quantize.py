@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.fp8.blocks import _exponent_of as exponent_of
+from kernels.fp8.blocks import exponent_of
 from kernels.fp8.encode import Encoding, encode, magnitude_bits, scale_of, stored_scale
 from kernels.grouped.tiles import bounds
 from kernels.jit import named

@@ -27,7 +27,7 @@ class Blocks(NamedTuple):
 
 
 @triton.jit
-def _exponent_of(amax_bits, X_DTYPE: tl.constexpr, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
+def exponent_of(amax_bits, X_DTYPE: tl.constexpr, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
     """(multiplier fp32, is the block NaN, its e8m0 byte) from the int32 bits of its amax in the input dtype."""
     if X_DTYPE == tl.bfloat16:
         bits = amax_bits << 16
@@ -82,7 +82,7 @@ def quantize_blocks(  # type: ignore[no-untyped-def]
 
     amax_PQ = tl.max(tl.max(magnitude_bits(x_PHQB).to(tl.int32), 3), 1)
     if BLOCKS.mx:
-        scale_PQ, spoilt_PQ, stored_PQ = _exponent_of(amax_PQ, X_DTYPE, ENCODING)
+        scale_PQ, spoilt_PQ, stored_PQ = exponent_of(amax_PQ, X_DTYPE, ENCODING)
     else:
         scale_PQ, spoilt_PQ = scale_of(amax_PQ, X_DTYPE, ENCODING)
         stored_PQ = stored_scale(scale_PQ, ENCODING)
