@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.arguments import INTEGERS, require_device, require_floats, require_length, require_ndim, require_positive
+from kernels.arguments import INTEGERS, require_device, require_floats, require_length, require_positive
 from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, operator, power_of_two
 from kernels.operators.rows import fetch_rows
@@ -48,10 +48,10 @@ def permute_and_pad(x: Tensor, counts: Tensor, alignment: int) -> Padded:
     for more rows than there are, on a GPU, give zeros for what is missing and touch no foreign memory.
     """
     require_floats(x, "x", ndim=2)
-    if counts.dtype not in INTEGERS:
-        raise ValueError(f"counts: is {counts.dtype}; may be {', '.join(map(str, INTEGERS))}")
+    if not isinstance(counts, Tensor) or counts.ndim not in (1, 2) or counts.dtype not in INTEGERS:
+        found = f"{counts.dtype}, shape {tuple(counts.shape)}" if isinstance(counts, Tensor) else type(counts).__name__
+        raise ValueError(f"counts: is {found}; may be {', '.join(map(str, INTEGERS))}, of (R, E) or (E,)")
     counts = counts[None] if counts.ndim == 1 else counts
-    require_ndim(counts, "counts", 2)
     require_device(counts, "counts", x, "x")
     require_positive(alignment, "alignment")
     offs, origin, place = _places(counts, x.shape[0], alignment)
@@ -63,6 +63,7 @@ def unpermute(rows: Tensor, padded: Padded) -> Tensor:
     of nobody; differentiable."""
     require_floats(rows, "rows", ndim=2)
     require_length(rows, "rows", padded.origin.shape[0], "row of `padded`")
+    require_device(rows, "rows", padded.place, "`padded`")
     return _move(rows, padded.place, padded.origin)  # type: ignore[no-any-return]
 
 
@@ -119,6 +120,8 @@ def _find_eagerly(counts_RE: Tensor, alignment: int, offs: Tensor, origin: Tenso
     origin.fill_(-1)
     place.fill_(-1)
     numbers = counts_RE.tolist()
+    if bool((counts_RE < 0).any()):
+        raise ValueError(f"counts: are {numbers}; may be 0 or more")
     starts = (counts_RE.flatten().cumsum(0) - counts_RE.flatten()).view(counts_RE.shape).tolist()
     if sum(map(sum, numbers)) > place.shape[0]:
         raise ValueError(f"counts: are {sum(map(sum, numbers))} rows in all; may be {place.shape[0]}, those of x")

@@ -1,8 +1,8 @@
 """How element-wise and row-wise operators take distributed tensors: `import kernels.parallel.sharding`, once.
 
 DTensor asks for a rule of each operator: which placements of arguments give which placements of results while no rank
-hears of another. What lies otherwise it moves first. An operator that has no rule, as those of groups have none, keeps
-DTensor's own error. `register_sharding` is torch's, and experimental there.
+hears of another. What lies otherwise it moves first. An operator that has no rule, as products of groups have none,
+keeps DTensor's own error. `register_sharding` is torch's, and experimental there.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.experimental import register_sharding
 
+import kernels.block_scaled.permute
 import kernels.fp8
-import kernels.operators  # noqa: F401  (these make the operators)
+import kernels.operators
+import kernels.parallel.vocab_cross_entropy  # noqa: F401  (these make the operators)
 
 Dims = Callable[..., Iterable[int]]  # of the arguments: along which dimensions a "split" tensor may be split
 Kinds = tuple[str, ...]
 SPLIT, WHOLE, SUM = "split along it", "whole on every rank", "to be added up over ranks"
+NEXT = "split along the dimension behind it"
 
 
 def _any(x: Any, *_: Any) -> range:
@@ -32,6 +35,10 @@ def _but_last(x: Any, *_: Any) -> range:
 
 def _experts(w: Any, *_: Any) -> range:
     return range(w.ndim - 2)
+
+
+def _nowhere(*_: Any) -> tuple[()]:
+    return ()
 
 
 def _rows(*_: Any) -> tuple[int]:
@@ -59,6 +66,10 @@ RULES: tuple[tuple[str, Dims, Kinds, Kinds], ...] = (
     ("rope", _turned, (SPLIT,), (SPLIT, WHOLE)),
     ("padded_index_gather", _columns, (SPLIT,), (SPLIT, WHOLE)),
     ("padded_index_gather_backward", _columns, (SPLIT,), (SPLIT, WHOLE)),
+    ("permute_places", _nowhere, (WHOLE, WHOLE, WHOLE), (WHOLE,)),
+    ("permute_rows", _columns, (SPLIT,), (SPLIT, WHOLE, WHOLE)),
+    ("vocab_row_parts", _rows, (NEXT,), (SPLIT, SPLIT)),
+    ("vocab_gradient", _rows, (SPLIT,), (SPLIT, SPLIT, NEXT, SPLIT)),
     ("fp8_quantize_rowwise", _rows, (SPLIT, SPLIT), (SPLIT,)),
     ("fp8_quantize_1x128", _but_last, (SPLIT, SPLIT), (SPLIT,)),
     ("fp8_quantize_128x128", _experts, (SPLIT, SPLIT), (SPLIT,)),
@@ -68,7 +79,9 @@ RULES: tuple[tuple[str, Dims, Kinds, Kinds], ...] = (
 
 def _register(name: str, dims: Dims, results: Kinds, tensors: Kinds) -> None:
     def placed(kind: str, split: Any) -> Any:
-        return {SPLIT: split, WHOLE: Replicate(), SUM: Replicate() if split == Replicate() else Partial()}[kind]
+        if kind == WHOLE or split == Replicate():
+            return Replicate()
+        return {SPLIT: split, NEXT: Shard(split.dim + 1), SUM: Partial()}[kind]
 
     def rule(*given: Any) -> list[tuple[list[Any], list[Any]]]:
         found = []
