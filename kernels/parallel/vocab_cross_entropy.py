@@ -22,10 +22,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.arguments import refuse_second_derivative, require_floats, require_integers, require_length
+from kernels.arguments import (
+    as_rows,
+    refuse_second_derivative,
+    require_floats,
+    require_integers,
+    require_length,
+    require_ndim,
+)
 from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
-from kernels.launch import Launch, operator, refuse_tangents
+from kernels.launch import Launch, operator, refuse_tangents, refuse_transforms
 from kernels.rounding import rounded
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -51,8 +58,9 @@ def vocab_parallel_cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """The loss of logits (N, V), this rank's columns, bf16, fp16 or fp32, any strides, and target (N,) int64 or int32,
-    numbers of the whole vocabulary, the same on all ranks: fp32, a scalar, or (N,) for the reduction "none".
+    """The loss of logits (N, V) or (..., V), this rank's columns, bf16, fp16 or fp32, any strides, and target (N,) or
+    (...) int64 or int32, numbers of the whole vocabulary, the same on all ranks: fp32, a scalar, or as target for the
+    reduction "none".
 
     All ranks of the group return the same loss and call together, backward too, where nothing travels: each has the
     gradient of its own columns. Ignored rows have no loss and no gradient; if all are, the loss is 0. A target that no
@@ -63,14 +71,18 @@ def vocab_parallel_cross_entropy(
         start: of the whole vocabulary, the number of this rank's first column; by default all ranks have V.
     """
     refuse_tangents("vocab_parallel_cross_entropy", logits)
-    require_floats(logits, "logits", ndim=2)
+    refuse_transforms("vocab_parallel_cross_entropy")
+    require_floats(logits, "logits")
+    given, (logits, target) = target, as_rows(logits, "logits", target)
+    require_ndim(logits, "logits", 2)
     require_integers(target, "target", logits, "logits")
     require_length(target, "target", logits.shape[0], "row of logits")
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction: is {reduction!r}; may be {', '.join(map(repr, REDUCTIONS))}")
     if start is None:
         start = 0 if group is None else group.rank() * logits.shape[1]
-    return _Loss.apply(logits, target, group, start, ignore_index, reduction)  # type: ignore[no-any-return]
+    loss: Tensor = _Loss.apply(logits, target, group, start, ignore_index, reduction)
+    return loss.view(given.shape) if reduction == "none" else loss
 
 
 def path(device: torch.device | str) -> str:
