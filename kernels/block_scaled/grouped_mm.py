@@ -86,7 +86,7 @@ def _forward(
     how = mx, power_of_two
     out, column_codes, column_scales = _outputs(a, b_t, offs, *how, keeps_columns, candidate)
     columns = _seen((column_codes, column_scales), mx) if keeps_columns else None
-    _multiply_rows(_quantize(a, offs, columns, *how), _quantize_weight(b_t.mT, *how), offs, out, candidate)
+    _multiply_rows(_quantize(a, offs, columns, *how), _quantize_along(b_t.mT, *how, weight=True), offs, out, candidate)
     return out, column_codes, column_scales
 
 
@@ -120,7 +120,7 @@ def _backward(
     columns = _seen(_columns_of(grad, offs, mx), mx) if needs_wgrad else None
     rows = _quantize(grad, offs, columns, *how)
     if needs_dgrad:
-        _multiply_rows(rows, _quantize_weight(b_t, *how), offs, grad_a, candidate)
+        _multiply_rows(rows, _quantize_along(b_t, *how, weight=True), offs, grad_a, candidate)
     if columns is not None:
         of_a = _seen((column_codes, column_scales), mx)
         if path(grad.device) == "eager":
@@ -188,12 +188,13 @@ def _seen(coded: Coded, mx: bool) -> Coded:
 
 
 def _quantize(x_MK: Tensor, offs: Tensor, columns: Coded | None, mx: bool, power_of_two: bool) -> Coded:
-    """Codes and scales along rows; fills `columns`."""
+    """Codes and scales along rows; fills `columns` in the same pass."""
+    if columns is None:
+        return _quantize_along(x_MK, mx, power_of_two)
     if path(x_MK.device) == "eager":
-        if columns is not None:
-            for place, found in zip(columns, reference.quantize_columns(x_MK, offs, mx, power_of_two), strict=True):
-                place.copy_(found)
-        return reference.quantize_along(x_MK, mx, power_of_two)
+        for place, found in zip(columns, reference.quantize_columns(x_MK, offs, mx, power_of_two), strict=True):
+            place.copy_(found)
+        return _quantize_along(x_MK, mx, power_of_two)
     rows, width = x_MK.shape
     codes = x_MK.new_empty((rows, width), dtype=codes_dtype(x_MK.device, mx))
     if mx:
@@ -205,11 +206,11 @@ def _quantize(x_MK: Tensor, offs: Tensor, columns: Coded | None, mx: bool, power
     return codes, scales
 
 
-def _quantize_weight(w_ENK: Tensor, mx: bool, power_of_two: bool) -> Coded:
-    """Along the last dimension, or in squares."""
+def _quantize_along(x: Tensor, mx: bool, power_of_two: bool, weight: bool = False) -> Coded:
+    """Along the last dimension; a weight for "1x128" in squares."""
     if mx:
-        return fp8.quantize_mx(w_ENK, dtype=codes_dtype(w_ENK.device, mx), round_up=True)
-    return fp8.quantize_128x128(w_ENK, power_of_two=power_of_two)
+        return fp8.quantize_mx(x, dtype=codes_dtype(x.device, mx), round_up=True)
+    return (fp8.quantize_128x128 if weight else fp8.quantize_1x128)(x, power_of_two=power_of_two)
 
 
 def _multiply_rows(a: Coded, b: Coded, offs: Tensor, out_MN: Tensor, candidate: int | None) -> None:

@@ -54,24 +54,23 @@ def candidates(arch: str, mx: bool) -> tuple[Config, ...]:
 
 
 @cache
-def _quantizing(arch: str, dtype: torch.dtype, mx: bool, power_of_two: bool, groups: int, columns: bool) -> Launch:
+def _quantizing(arch: str, dtype: torch.dtype, mx: bool, power_of_two: bool, groups: int) -> Launch:
     """`quantize_tokens` with tables of so many groups. Of MX `power_of_two` says that exponents are rounded up."""
     width, warps = (64, 8) if mx else (SQUARE, 16)  # 32 values a thread
     return Launch(
-        quantize_tokens, GROUPS=groups, COLUMNS=columns, MX=mx, R=SQUARE, C=width,
+        quantize_tokens, GROUPS=groups, MX=mx, R=SQUARE, C=width,
         encoding=encoding_of(dtype, arch, power_of_two or mx, inverse=True), num_warps=warps,
     )  # fmt: skip
 
 
-def quantize(x: Tensor, offs: Tensor, rows: Coded, columns: Coded | None, mx: bool, powers: bool) -> None:
-    """x (M, K), any strides -> codes and scales along rows, and along columns where they are given."""
+def quantize(x: Tensor, offs: Tensor, rows: Coded, columns: Coded, mx: bool, powers: bool) -> None:
+    """x (M, K), any strides -> codes and scales along rows, and along columns group by group."""
     (tokens, width), groups = x.shape, offs.numel()
-    plan = arch_of(x.device), rows[0].dtype, mx, powers, power_of_two(groups + 1), columns is not None
+    plan = arch_of(x.device), rows[0].dtype, mx, powers, power_of_two(groups + 1)
     launch, down = _quantizing(*plan), (tokens + (SQUARE - 1) * (groups + 1)) // SQUARE
     programs = down * cdiv(width, launch.constants["C"])
-    written = map(_bytes, (*rows, *(columns or (None, None))))
-    blocks = columns[0].shape[1] // SQUARE if columns else 0
-    launch(x.device, programs, x, offs, *written, groups, tokens, width, blocks, *x.stride())
+    written = map(_bytes, (*rows, *columns))
+    launch(x.device, programs, x, offs, *written, groups, tokens, width, columns[0].shape[1] // SQUARE, *x.stride())
 
 
 def rows_product(a: Coded, b: Coded, offs: Tensor, out_MN: Tensor, candidate: int | None = None) -> None:
@@ -118,6 +117,6 @@ def _is_mx(scales: Tensor) -> bool:
     return scales.dtype == torch.float8_e8m0fnu
 
 
-def _bytes(x: Any) -> Any:
+def _bytes(x: Tensor) -> Tensor:
     """Codes to write, and exponents, as Triton takes them."""
-    return x.view(torch.uint8) if x is not None and x.dtype.itemsize == 1 else x
+    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x

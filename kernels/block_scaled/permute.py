@@ -158,7 +158,7 @@ def _find_places(  # type: ignore[no-untyped-def]
     space_E = tl.cdiv(tl.sum(count_ER, 1), alignment) * alignment
     end_E = tl.cumsum(space_E, 0)
     to_ER = (end_E - space_E)[:, None] + tl.cumsum(count_ER, 1) - count_ER
-    tl.store(offs_ptr + expert_E, end_E, mask=(expert_E < experts) & (tl.program_id(0) == 0))
+    tl.store(offs_ptr + expert_E, end_E, mask=expert_E < tl.where(tl.program_id(0) == 0, experts, 0))
 
     count_S = tl.reshape(count_ER, (1, E * R))
     from_S = tl.reshape(from_ER, (1, E * R))

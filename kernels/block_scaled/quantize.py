@@ -91,12 +91,12 @@ def _column_codes(x_VC, scale_PC, spoilt_PC, ENCODING: tl.constexpr):  # type: i
 def quantize_tokens(  # type: ignore[no-untyped-def]
     x_ptr, offs_ptr, codes_ptr, scales_ptr, columns_ptr, column_scales_ptr, groups, rows, width, blocks,
     stride_r, stride_k,
-    GROUPS: tl.constexpr, COLUMNS: tl.constexpr, MX: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    GROUPS: tl.constexpr, MX: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
     encoding: tl.constexpr,
 ):  # fmt: skip
-    """x (rows, width) -> codes of its shape, scales (rows, width / B), and with COLUMNS codes (width, blocks * R) and
-    scales (width, blocks * R / B). Codes uint8, contiguous, those of columns in words of four. Rows of no group have
-    codes along rows alone, and columns zeros behind the last group."""
+    """x (rows, width) -> codes of its shape, scales (rows, width / B); codes (width, blocks * R), scales (width, blocks
+    * R / B). Codes uint8, contiguous, those of columns written in words of four. Rows of no group have codes along rows
+    alone, and columns zeros behind the last group."""
     ENCODING: tl.constexpr = named(Encoding, encoding)
     B: tl.constexpr = 32 if MX else 128
     across = tl.cdiv(width, C)
@@ -117,7 +117,7 @@ def quantize_tokens(  # type: ignore[no-untyped-def]
     x2_VC = _quantize_rows(*given, row_V + 2, *where, C, B, MX, ENCODING)
     x3_VC = _quantize_rows(*given, row_V + 3, *where, C, B, MX, ENCODING)
 
-    if COLUMNS and block < blocks:  # wrong ends may ask for more than there are
+    if block < blocks:  # wrong ends may ask for more than there are
         low_VC = tl.maximum(magnitude_bits(x0_VC), magnitude_bits(x1_VC))
         high_VC = tl.maximum(magnitude_bits(x2_VC), magnitude_bits(x3_VC))
         amax_VC = tl.where(group < groups, tl.maximum(low_VC, high_VC).to(tl.int32), 0)

@@ -247,12 +247,12 @@ def _differentiate(  # type: ignore[no-untyped-def]
     own = tl.load(target_ptr + row * target_stride).to(tl.int64) - start
     of_target = -tl.div_rn(others, total)
     inverse = tl.div_rn(1.0, total)
+    read = tl.where(factor != 0.0, columns, 0)
     lane_DL = tl.arange(0, D)[:, None] * L + tl.arange(0, L)[None, :]
     for first in range(0, columns, D * L):
         column_DL = first + lane_DL
         at_DL = logits_ptr + row * row_stride + column_DL.to(tl.int64) * column_stride
-        read_DL = (column_DL < columns) & (factor != 0.0)
-        x_DL = tl.load(at_DL, mask=read_DL, other=float("-inf")).to(tl.float32)
+        x_DL = tl.load(at_DL, mask=column_DL < read, other=float("-inf")).to(tl.float32)
         p_DL = tl.where(column_DL == own, of_target, tl.exp(x_DL - top) * inverse)
         gradient_DL = tl.where(factor != 0.0, p_DL * factor, 0.0)
         to_DL = gradient_ptr + row * columns + column_DL
