@@ -69,8 +69,18 @@ def quantize(x: Tensor, offs: Tensor, rows: Coded, columns: Coded, mx: bool, pow
     plan = arch_of(x.device), rows[0].dtype, mx, powers, power_of_two(groups + 1)
     launch, down = _quantizing(*plan), (tokens + (SQUARE - 1) * (groups + 1)) // SQUARE
     programs = down * cdiv(width, launch.constants["C"])
-    written = map(_bytes, (*rows, *columns))
-    launch(x.device, programs, x, offs, *written, groups, tokens, width, columns[0].shape[1] // SQUARE, *x.stride())
+    launch(
+        x.device,
+        programs,
+        x,
+        offs,
+        *map(_bytes, (*rows, *columns)),
+        groups,
+        tokens,
+        width,
+        columns[0].shape[1] // SQUARE,
+        *x.stride(),
+    )
 
 
 def rows_product(a: Coded, b: Coded, offs: Tensor, out_MN: Tensor, candidate: int | None = None) -> None:

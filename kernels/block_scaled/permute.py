@@ -116,23 +116,20 @@ def _tables(counts: Tensor, rows: int, alignment: int) -> tuple[Tensor, Tensor, 
 
 
 def _find_eagerly(counts_RE: Tensor, alignment: int, offs: Tensor, origin: Tensor, place: Tensor) -> None:
-    """The truth: segment by segment."""
-    origin.fill_(-1)
-    place.fill_(-1)
-    numbers = counts_RE.tolist()
+    """The truth: rows sorted by expert, within an expert as they came, and behind each the gaps of those before it."""
     if bool((counts_RE < 0).any()):
-        raise ValueError(f"counts: are {numbers}; may be 0 or more")
-    starts = (counts_RE.flatten().cumsum(0) - counts_RE.flatten()).view(counts_RE.shape).tolist()
-    if sum(map(sum, numbers)) > place.shape[0]:
-        raise ValueError(f"counts: are {sum(map(sum, numbers))} rows in all; may be {place.shape[0]}, those of x")
-    end = 0
-    for expert in range(counts_RE.shape[1]):
-        for count, start in zip((each[expert] for each in numbers), (each[expert] for each in starts), strict=True):
-            origin[end : end + count] = torch.arange(start, start + count)
-            place[start : start + count] = torch.arange(end, end + count)
-            end += count
-        end = cdiv(end, alignment) * alignment
-        offs[expert] = end
+        raise ValueError(f"counts: are {counts_RE.tolist()}; may be 0 or more")
+    sizes_E, (ranks, experts) = counts_RE.sum(0), counts_RE.shape
+    used, rows = int(sizes_E.sum()), place.shape[0]
+    if used > rows:
+        raise ValueError(f"counts: are {used} rows in all; may be {rows}, those of x")
+    expert_M = torch.arange(experts, device=place.device).repeat(ranks).repeat_interleave(counts_RE.flatten())
+    expert_M, row_M = expert_M.sort(stable=True)
+    gaps_E = -sizes_E % alignment
+    offs.copy_((sizes_E + gaps_E).cumsum(0))
+    to_M = torch.arange(used, device=place.device) + (gaps_E.cumsum(0) - gaps_E)[expert_M]
+    origin.fill_(-1)[to_M] = row_M.int()
+    place.fill_(-1)[row_M] = to_M.int()
 
 
 @cache

@@ -12,8 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from kernels.fp8.blocks import exponent_of
-from kernels.fp8.encode import Encoding, encode, magnitude_bits, scale_of, stored_scale
+from kernels.fp8.blocks import block_scale
+from kernels.fp8.encode import Encoding, encode, magnitude_bits
 from kernels.grouped.tiles import bounds
 from kernels.jit import named
 
@@ -45,16 +45,6 @@ def scales_at(ptr, row, block, rows, blocks, MX: tl.constexpr):  # type: ignore[
 
 
 @triton.jit
-def _scale_of(amax, X_DTYPE: tl.constexpr, MX: tl.constexpr, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
-    """(scale, is the block spoilt, the scale as it is stored) from bits of amaxes."""
-    if MX:
-        return exponent_of(amax, X_DTYPE, ENCODING)
-    else:
-        scale, spoilt = scale_of(amax, X_DTYPE, ENCODING)
-        return scale, spoilt, stored_scale(scale, ENCODING)
-
-
-@triton.jit
 def _quantize_rows(  # type: ignore[no-untyped-def]
     x_ptr, codes_ptr, scales_ptr, row_R, end, rows, first_column, width, stride_r, stride_k,
     C: tl.constexpr, B: tl.constexpr, MX: tl.constexpr, ENCODING: tl.constexpr,
@@ -67,7 +57,7 @@ def _quantize_rows(  # type: ignore[no-untyped-def]
     x_RC = tl.load(x_at_RC, mask=inside_RC, other=0.0)
     x_RQB = tl.reshape(x_RC, (R, C // B, B))
     amax_RQ = tl.max(magnitude_bits(x_RQB).to(tl.int32), 2)
-    scale_RQ, spoilt_RQ, stored_RQ = _scale_of(amax_RQ, x_RC.dtype, MX, ENCODING)
+    scale_RQ, spoilt_RQ, stored_RQ = block_scale(amax_RQ, x_RC.dtype, MX, ENCODING)
     code_RQB = encode(x_RQB, scale_RQ[:, :, None], spoilt_RQ[:, :, None], ENCODING)
     codes_at_RC = codes_ptr + row_R.to(tl.int64)[:, None] * width + column_C[None, :]
     tl.store(codes_at_RC, tl.reshape(code_RQB, (R, C)), mask=inside_RC)
@@ -122,7 +112,7 @@ def quantize_tokens(  # type: ignore[no-untyped-def]
         high_VC = tl.maximum(magnitude_bits(x2_VC), magnitude_bits(x3_VC))
         amax_VC = tl.where(group < groups, tl.maximum(low_VC, high_VC).to(tl.int32), 0)
         amax_PC = tl.max(tl.reshape(amax_VC, (R // B, B // 4, C)), 1)
-        scale_PC, spoilt_PC, stored_PC = _scale_of(amax_PC, x0_VC.dtype, MX, ENCODING)
+        scale_PC, spoilt_PC, stored_PC = block_scale(amax_PC, x0_VC.dtype, MX, ENCODING)
         word_VC = _column_codes(x0_VC, scale_PC, spoilt_PC, ENCODING)
         word_VC |= _column_codes(x1_VC, scale_PC, spoilt_PC, ENCODING) << 8
         word_VC |= _column_codes(x2_VC, scale_PC, spoilt_PC, ENCODING) << 16

@@ -46,20 +46,14 @@ def padded_ends(offs: Tensor, rows: int) -> Tensor:
     return ((torch.diff(offs, prepend=offs.new_zeros(1)) + SQUARE - 1) // SQUARE * SQUARE).cumsum(0, dtype=torch.int32)
 
 
-def quantize_along(x: Tensor, mx: bool, power_of_two: bool) -> Coded:
-    """x (..., R, C) -> codes of its shape, scales (..., R, B), each of neighbours in a row."""
+def quantize_along(x: Tensor, mx: bool, power_of_two: bool, weight: bool = False) -> Coded:
+    """x (..., R, C) -> codes of its shape, scales (..., R, B), each of neighbours in a row; or, of a weight that is not
+    to be "mx", scales of squares (..., R / 128, B)."""
     dtype = codes_dtype(x.device, mx)
     if mx:
         return reference.quantize_mx(x.float(), dtype=dtype, round_up=True)
-    return reference.quantize_1x128(x.float(), dtype=dtype, power_of_two=power_of_two)
-
-
-def quantize_weight(w_ENK: Tensor, mx: bool, power_of_two: bool) -> Coded:
-    """w (E, N, K) -> codes of its shape; scales of squares (E, N / 128, K / 128), or (E, N, K / 32) along K."""
-    if mx:
-        return quantize_along(w_ENK, mx, power_of_two)
-    dtype = codes_dtype(w_ENK.device, mx)
-    return reference.quantize_128x128(w_ENK.float(), dtype=dtype, power_of_two=power_of_two)
+    quantize = reference.quantize_128x128 if weight else reference.quantize_1x128
+    return quantize(x.float(), dtype=dtype, power_of_two=power_of_two)
 
 
 def quantize_columns(x_MK: Tensor, offs: Tensor, mx: bool, power_of_two: bool) -> Coded:
@@ -76,11 +70,9 @@ def values(coded: Coded, dtype: torch.dtype) -> Tensor:
     """What codes (..., R, C) and scales (..., R / rows, C / columns) stand for; blocks at the ends may be short."""
     codes, scales = coded
     height, width = codes.shape[-2:]
-    if scales.dtype == torch.float8_e8m0fnu:
-        rows, columns, scales = 1, MX_BLOCK, scales.to(dtype)
-    else:
-        rows, columns, scales = (1 if scales.shape[-2] == height else SQUARE), SQUARE, scales.to(dtype)
-    spread = scales.repeat_interleave(rows, -2).repeat_interleave(columns, -1)
+    mx = scales.dtype == torch.float8_e8m0fnu
+    rows = 1 if mx or scales.shape[-2] == height else SQUARE
+    spread = scales.to(dtype).repeat_interleave(rows, -2).repeat_interleave(MX_BLOCK if mx else SQUARE, -1)
     return codes.to(dtype) * spread[..., :height, :width]
 
 
@@ -106,14 +98,14 @@ class _GroupedMm(torch.autograd.Function):
         ctx.save_for_backward(a, b_t, offs)
         ctx.how = how
         wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-        out = multiply_rows(quantize_along(a, *how), quantize_weight(b_t.mT, *how), offs, wide)
+        out = multiply_rows(quantize_along(a, *how), quantize_along(b_t.mT, *how, weight=True), offs, wide)
         return out if a.dtype == torch.float64 else out.to(torch.bfloat16)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b_t, offs = ctx.saved_tensors
         wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-        grad_a = multiply_rows(quantize_along(grad, *ctx.how), quantize_weight(b_t, *ctx.how), offs, wide)
+        grad_a = multiply_rows(quantize_along(grad, *ctx.how), quantize_along(b_t, *ctx.how, weight=True), offs, wide)
         columns = (quantize_columns(each, offs, *ctx.how) for each in (grad, a))
         grad_w = multiply_groups(*columns, offs, len(a), wide)  # type: ignore[misc]
         return grad_a.to(a.dtype), grad_w.to(b_t.dtype).mT, None, None, None

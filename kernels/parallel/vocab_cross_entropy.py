@@ -42,11 +42,9 @@ def reference(logits: Tensor, target: Tensor, ignore_index: int = -100, reductio
     """The truth on one process, which has whole rows, differentiable: torch's cross entropy in float32, or in float64
     as the logits are; 0 if no row is kept."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    how: dict[str, Any] = {"ignore_index": ignore_index}
-    if reduction == "none":
-        return F.cross_entropy(wide, target.long(), reduction="none", **how)
-    loss = F.cross_entropy(wide, target.long(), reduction="sum", **how)
-    return loss / (target != ignore_index).sum().clamp_min(1) if reduction == "mean" else loss
+    losses = F.cross_entropy(wide, target.long(), ignore_index=ignore_index, reduction="none")
+    count = (target != ignore_index).sum().clamp_min(1) if reduction == "mean" else 1
+    return losses if reduction == "none" else losses.sum() / count
 
 
 def vocab_parallel_cross_entropy(
@@ -139,16 +137,12 @@ def count_row_parts(logits: Tensor, target: Tensor, start: int, ignore_index: in
     parts = _parts(logits, target, start, ignore_index)
     rows, columns = logits.shape
     if columns == 0 or path(logits.device) == "eager":
-        x, own_N = logits.float(), target - start
-        inside_N = (own_N >= 0) & (own_N < columns)
+        x, own_NV = logits.float(), _is_target(logits, target, start)
         parts[0] = x.amax(1) if columns else -torch.inf
-        at_N1 = own_N.where(inside_N, 0).long()[:, None]
-        e = (x - torch.where(parts[0] == -torch.inf, 0.0, parts[0])[:, None]).exp()
-        if columns:
-            e.scatter_(1, at_N1, e.gather(1, at_N1).masked_fill(inside_N[:, None], 0.0))
-        parts[1] = e.sum(1)
-        parts[2] = x.gather(1, at_N1)[:, 0].where(inside_N, 0.0) if columns else 0.0
-        parts[3] = inside_N.float()
+        base_N1 = torch.where(parts[0] == -torch.inf, 0.0, parts[0])[:, None]
+        parts[1] = (x - base_N1).exp().masked_fill(own_NV, 0.0).sum(1)
+        parts[2] = x.masked_fill(~own_NV, 0.0).sum(1)
+        parts[3] = own_NV.sum(1)
         parts.masked_fill_(target == ignore_index, 0.0)
     elif rows:
         launch, steps = _counting(_count, arch_of(logits.device)), (*logits.stride(), *target.stride())
@@ -161,6 +155,10 @@ def _parts(logits: Tensor, target: Tensor, start: int, ignore_index: int) -> Ten
     return logits.new_empty((4, logits.shape[0]), dtype=torch.float32)
 
 
+def _is_target(logits: Tensor, target: Tensor, start: int) -> Tensor:
+    return torch.arange(start, start + logits.shape[1], device=target.device) == target[:, None]
+
+
 @operator("vocab_gradient")
 def count_gradient(logits: Tensor, target: Tensor, counted: Tensor, factor: Tensor, start: int) -> Tensor:
     """Of logits (N, V): (p - 1 at the target) * factor (N,), p = exp(x - top) / total; counted (3, N) are top, others
@@ -170,10 +168,7 @@ def count_gradient(logits: Tensor, target: Tensor, counted: Tensor, factor: Tens
     if path(logits.device) == "eager":
         top_N1, others_N1, total_N1 = counted[..., None]
         p = (logits.float() - top_N1).exp() / total_N1
-        own_N = target - start
-        inside_N = (own_N >= 0) & (own_N < columns)
-        row_N = inside_N.nonzero()[:, 0]
-        p[row_N, own_N[row_N].long()] = -(others_N1 / total_N1)[row_N, 0]
+        p = torch.where(_is_target(logits, target, start), -(others_N1 / total_N1), p)
         gradient.copy_((p * factor[:, None]).masked_fill(factor[:, None] == 0, 0.0))
     elif gradient.numel():
         launch = _counting(_differentiate, arch_of(logits.device))
