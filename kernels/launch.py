@@ -169,6 +169,15 @@ def refuse_tangents(name: str, *arguments: Any) -> None:
         )
 
 
+def refuse_transforms(name: str) -> None:
+    """Torch asks of an autograd function a form that its own transforms can take apart."""
+    if not torch.compiler.is_compiling() and _is_transformed():
+        raise RuntimeError(
+            f"{name}: is differentiated inside a transform of torch.func (grad, vjp, jacrev, vmap), "
+            "which it has no formula for; take torch.autograd.grad, or torch's own operators"
+        )
+
+
 class Operator:
     """A torch operator as `torch.library.custom_op` makes it, with shorter ways for calls that nobody traces.
 
@@ -227,11 +236,7 @@ class Operator:
             return self._overload(*arguments)
         refuse_tangents(self.name, *arguments)
         if torch.is_grad_enabled() and _any_requires_grad(*arguments):
-            if _is_transformed():
-                raise RuntimeError(
-                    f"{self.name}: is differentiated inside a transform of torch.func (grad, vjp, jacrev, vmap), "
-                    "which it has no formula for; take torch.autograd.grad, or torch's own operators"
-                )
+            refuse_transforms(self.name)
             if self._recorded is None or has_torch_function(arguments):
                 return self._overload(*arguments)
             return self._recorded(*arguments)

@@ -142,6 +142,7 @@ BUDGETS = [
     ("kernels/**/*.py", 800, "RMSNorm and RoPE, also by Liger's names; how DTensors are placed"),
     ("kernels/**/*.py", 300, "block scales of 1x128 and 128x128, MXFP8: reference, kernel, operators, DTensors"),
     ("kernels/**/*.py", 250, "RMSNorm that writes the fp8 codes of its result in the same pass"),
+    ("kernels/**/*.py", 50, "DTensors of permuted rows and of a split vocabulary's loss, whose logits may be (..., V)"),
     (
         "kernels/**/*.py",
         1_150,
@@ -159,6 +160,7 @@ BUDGETS = [
         650,
         "products with block scales, padded rows and a split vocabulary: behaviour, guards, two ranks",
     ),
+    ("tests/**/*.py", 150, "block scales, MXFP8 and padded groups beside torchao's own, value by value"),
     ("benchmarks/**/*.py", 9_050, ""),
     ("benchmarks/**/*.py", 1_500, "forty further public reports, each a file of thirty to sixty lines"),
     ("benchmarks/**/*.py", 850, "twenty-four public reports of kinds that the others do not have"),

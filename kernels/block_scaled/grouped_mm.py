@@ -86,18 +86,19 @@ def _forward(
     how = mx, power_of_two
     out, column_codes, column_scales = _outputs(a, b_t, offs, *how, keeps_columns, candidate)
     columns = _seen((column_codes, column_scales), mx) if keeps_columns else None
-    _multiply_rows(_quantize(a, offs, columns, *how), _quantize_weight(b_t.mT, *how), offs, out, candidate)
+    _multiply_rows(_quantize(a, offs, columns, *how), _quantize_along(b_t.mT, *how, weight=True), offs, out, candidate)
     return out, column_codes, column_scales
 
 
 @_forward.register_fake
 def _outputs(
-    a: Tensor, b_t: Tensor, offs: Tensor, mx: bool, power_of_two: bool, keeps_columns: bool, candidate: int | None
+    a: Tensor, b_t: Tensor, offs: Tensor, mx: bool, _: bool, keeps_columns: bool, *__: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     out = a.new_empty((a.shape[0], b_t.shape[2]), dtype=torch.bfloat16)
     if not keeps_columns:
         return out, a.new_empty((0,), dtype=torch.uint8), a.new_empty((0,), dtype=torch.uint8)
-    return out, *_columns_of(a, offs, mx)
+    codes, scales = _columns_of(a, offs, mx)
+    return out, codes.view(torch.uint8), scales.view(torch.uint8) if mx else scales
 
 
 @operator("block_scaled_mm_backward")
@@ -117,10 +118,10 @@ def _backward(
     no element."""
     how, needs_wgrad = (mx, power_of_two), column_codes.ndim == 2
     grad_a, grad_w = _gradients(grad, b_t, offs, column_codes, column_scales, dtype, *how, needs_dgrad, candidate)
-    columns = _seen(_columns_of(grad, offs, mx), mx) if needs_wgrad else None
+    columns = _columns_of(grad, offs, mx) if needs_wgrad else None
     rows = _quantize(grad, offs, columns, *how)
     if needs_dgrad:
-        _multiply_rows(rows, _quantize_weight(b_t, *how), offs, grad_a, candidate)
+        _multiply_rows(rows, _quantize_along(b_t, *how, weight=True), offs, grad_a, candidate)
     if columns is not None:
         of_a = _seen((column_codes, column_scales), mx)
         if path(grad.device) == "eager":
@@ -132,20 +133,12 @@ def _backward(
 
 @_backward.register_fake
 def _gradients(
-    grad: Tensor,
-    b_t: Tensor,
-    offs: Tensor,
-    column_codes: Tensor,
-    column_scales: Tensor,
-    dtype: torch.dtype,
-    mx: bool,
-    power_of_two: bool,
-    needs_dgrad: bool,
-    candidate: int | None,
+    grad: Tensor, b_t: Tensor, _: Tensor, columns: Tensor, __: Tensor, dtype: torch.dtype, *how: Any
 ) -> tuple[Tensor, Tensor]:
     experts, inner, outer = b_t.shape
+    *_, needs_dgrad, _ = how
     grad_a = grad.new_empty((grad.shape[0], inner) if needs_dgrad else (0,), dtype=dtype)
-    return grad_a, grad.new_empty((experts, outer, inner) if column_codes.ndim == 2 else (0,), dtype=b_t.dtype)
+    return grad_a, grad.new_empty((experts, outer, inner) if columns.ndim == 2 else (0,), dtype=b_t.dtype)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
@@ -171,14 +164,17 @@ _forward.register_autograd(_differentiate, setup_context=_save)
 # ---- what both passes share ------------------------------------------------------------------------------------------
 
 
-def _columns_of(x_MK: Tensor, offs: Tensor, mx: bool) -> Coded:
-    """Codes (K, P), as bytes, and scales, as bytes where they are exponents; the others of a block lie side by side."""
-    rows, width = x_MK.shape
-    blocks = padded_blocks(rows, offs.shape[0])
-    codes = x_MK.new_empty((width, blocks * SQUARE), dtype=torch.uint8)
+def _empty(x: Tensor, rows: int, width: int, mx: bool) -> Coded:
+    """Codes (rows, width) and scales along them: exponents by row, the others of a block side by side."""
+    codes = x.new_empty((rows, width), dtype=codes_dtype(x.device, mx))
     if mx:
-        return codes, x_MK.new_empty((width, blocks * (SQUARE // MX_BLOCK)), dtype=torch.uint8)
-    return codes, x_MK.new_empty((blocks, width), dtype=torch.float32).mT
+        return codes, x.new_empty((rows, -(-width // MX_BLOCK)), dtype=torch.float8_e8m0fnu)
+    return codes, x.new_empty((-(-width // SQUARE), rows), dtype=torch.float32).mT
+
+
+def _columns_of(x_MK: Tensor, offs: Tensor, mx: bool) -> Coded:
+    """Codes (K, P) and scales (K, B)."""
+    return _empty(x_MK, x_MK.shape[1], padded_blocks(x_MK.shape[0], offs.shape[0]) * SQUARE, mx)
 
 
 def _seen(coded: Coded, mx: bool) -> Coded:
@@ -188,28 +184,24 @@ def _seen(coded: Coded, mx: bool) -> Coded:
 
 
 def _quantize(x_MK: Tensor, offs: Tensor, columns: Coded | None, mx: bool, power_of_two: bool) -> Coded:
-    """Codes and scales along rows; fills `columns`."""
-    if path(x_MK.device) == "eager":
-        if columns is not None:
-            for place, found in zip(columns, reference.quantize_columns(x_MK, offs, mx, power_of_two), strict=True):
-                place.copy_(found)
-        return reference.quantize_along(x_MK, mx, power_of_two)
-    rows, width = x_MK.shape
-    codes = x_MK.new_empty((rows, width), dtype=codes_dtype(x_MK.device, mx))
-    if mx:
-        scales = x_MK.new_empty((rows, -(-width // MX_BLOCK)), dtype=torch.float8_e8m0fnu)
-    else:
-        scales = x_MK.new_empty((-(-width // SQUARE), rows), dtype=torch.float32).mT
+    """Codes and scales along rows; fills `columns` in the same pass."""
+    eager = path(x_MK.device) == "eager"
+    if eager and columns is not None:
+        for place, found in zip(columns, reference.quantize_columns(x_MK, offs, mx, power_of_two), strict=True):
+            place.copy_(found)
+    if eager or columns is None:
+        return _quantize_along(x_MK, mx, power_of_two)
+    codes, scales = _empty(x_MK, *x_MK.shape, mx)
     if codes.numel():
         launch.quantize(x_MK, offs.contiguous(), (codes, scales), columns, mx, power_of_two)
     return codes, scales
 
 
-def _quantize_weight(w_ENK: Tensor, mx: bool, power_of_two: bool) -> Coded:
-    """Along the last dimension, or in squares."""
+def _quantize_along(x: Tensor, mx: bool, power_of_two: bool, weight: bool = False) -> Coded:
+    """Along the last dimension; a weight for "1x128" in squares."""
     if mx:
-        return fp8.quantize_mx(w_ENK, dtype=codes_dtype(w_ENK.device, mx), round_up=True)
-    return fp8.quantize_128x128(w_ENK, power_of_two=power_of_two)
+        return fp8.quantize_mx(x, dtype=codes_dtype(x.device, mx), round_up=True)
+    return (fp8.quantize_128x128 if weight else fp8.quantize_1x128)(x, power_of_two=power_of_two)
 
 
 def _multiply_rows(a: Coded, b: Coded, offs: Tensor, out_MN: Tensor, candidate: int | None) -> None:

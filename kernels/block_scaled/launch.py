@@ -1,7 +1,8 @@
 """From tensors to launches: configurations, descriptors and grids of products with block scales.
 
-A choice is a pure function of (architecture, kind of scales). Nothing has been swept yet: entries are what registers
-and shared memory suggest, two accumulators of a tile among them. Every candidate is right for every input.
+A choice is a pure function of (architecture, kind of scales). Nothing has been swept: entries are what registers and
+shared memory suggest, two accumulators of a tile among them. On sm_90 the first was the fastest of three, or within 2 %
+of it, in all products of two MoE shapes on an H100. Every candidate is right for every input.
 
 Shape suffixes: M rows, K contraction, N columns, E groups, P padded rows.
 """
@@ -26,12 +27,8 @@ from kernels.launch import Launch, Tiles, cdiv, pick, power_of_two
 
 # A tile is at most 128 wide, as a square of a weight: then its scale is one number.
 _WIDE = Config(height=128, width=128, depth=128, warps=8, stages=4)
-_HOPPER = (
-    _WIDE,
-    Config(height=64, width=128, depth=128, warps=4, stages=3, programs=2),
-    Config(height=64, width=128, depth=128, warps=4, stages=3, programs=3),
-)
-_MX = (_WIDE, Config(height=128, width=128, depth=64, warps=8, stages=4))
+_LOW = Config(height=64, width=128, depth=128, warps=4, stages=3, programs=2)
+_SHALLOW = Config(height=128, width=128, depth=64, warps=8, stages=4)
 _GENERAL = (
     Config(height=128, width=128, depth=64, warps=8, stages=2),
     Config(height=64, width=128, depth=64, warps=4, stages=2, programs=2),
@@ -43,8 +40,8 @@ _INTERPRETED = (
     Config(height=16, width=64, depth=32, warps=4, stages=1, band=1, programs=5, emulate=True),
 )
 _TABLE = {
-    "sm_90": (_HOPPER, _MX),
-    "sm_100": (_HOPPER[:2], _MX),
+    "sm_90": ((_LOW, _WIDE), (_SHALLOW, _WIDE)),
+    "sm_100": ((_WIDE, _LOW), (_WIDE, _SHALLOW)),
     "gfx942": (_CDNA, _CDNA),
     "gfx950": (_CDNA, _CDNA),
     "cpu": (_INTERPRETED, _INTERPRETED),
@@ -57,24 +54,33 @@ def candidates(arch: str, mx: bool) -> tuple[Config, ...]:
 
 
 @cache
-def _quantizing(arch: str, dtype: torch.dtype, mx: bool, power_of_two: bool, groups: int, columns: bool) -> Launch:
+def _quantizing(arch: str, dtype: torch.dtype, mx: bool, power_of_two: bool, groups: int) -> Launch:
     """`quantize_tokens` with tables of so many groups. Of MX `power_of_two` says that exponents are rounded up."""
     width, warps = (64, 8) if mx else (SQUARE, 16)  # 32 values a thread
     return Launch(
-        quantize_tokens, GROUPS=groups, COLUMNS=columns, MX=mx, R=SQUARE, C=width,
+        quantize_tokens, GROUPS=groups, MX=mx, R=SQUARE, C=width,
         encoding=encoding_of(dtype, arch, power_of_two or mx, inverse=True), num_warps=warps,
     )  # fmt: skip
 
 
-def quantize(x: Tensor, offs: Tensor, rows: Coded, columns: Coded | None, mx: bool, powers: bool) -> None:
-    """x (M, K), any strides -> codes and scales along rows, and along columns where they are given."""
+def quantize(x: Tensor, offs: Tensor, rows: Coded, columns: Coded, mx: bool, powers: bool) -> None:
+    """x (M, K), any strides -> codes and scales along rows, and along columns group by group."""
     (tokens, width), groups = x.shape, offs.numel()
-    plan = arch_of(x.device), rows[0].dtype, mx, powers, power_of_two(groups + 1), columns is not None
+    plan = arch_of(x.device), rows[0].dtype, mx, powers, power_of_two(groups + 1)
     launch, down = _quantizing(*plan), (tokens + (SQUARE - 1) * (groups + 1)) // SQUARE
     programs = down * cdiv(width, launch.constants["C"])
-    written = map(_bytes, (*rows, *(columns or (None, None))))
-    blocks = columns[0].shape[1] // SQUARE if columns else 0
-    launch(x.device, programs, x, offs, *written, groups, tokens, width, blocks, *x.stride())
+    launch(
+        x.device,
+        programs,
+        x,
+        offs,
+        *map(_bytes, (*rows, *columns)),
+        groups,
+        tokens,
+        width,
+        columns[0].shape[1] // SQUARE,
+        *x.stride(),
+    )
 
 
 def rows_product(a: Coded, b: Coded, offs: Tensor, out_MN: Tensor, candidate: int | None = None) -> None:
@@ -121,6 +127,6 @@ def _is_mx(scales: Tensor) -> bool:
     return scales.dtype == torch.float8_e8m0fnu
 
 
-def _bytes(x: Any) -> Any:
+def _bytes(x: Tensor) -> Tensor:
     """Codes to write, and exponents, as Triton takes them."""
-    return x.view(torch.uint8) if x is not None and x.dtype.itemsize == 1 else x
+    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.arguments import INTEGERS, require_device, require_floats, require_length, require_ndim, require_positive
+from kernels.arguments import INTEGERS, require_device, require_floats, require_length, require_positive
 from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, operator, power_of_two
 from kernels.operators.rows import fetch_rows
@@ -48,10 +48,10 @@ def permute_and_pad(x: Tensor, counts: Tensor, alignment: int) -> Padded:
     for more rows than there are, on a GPU, give zeros for what is missing and touch no foreign memory.
     """
     require_floats(x, "x", ndim=2)
-    if counts.dtype not in INTEGERS:
-        raise ValueError(f"counts: is {counts.dtype}; may be {', '.join(map(str, INTEGERS))}")
+    if not isinstance(counts, Tensor) or counts.ndim not in (1, 2) or counts.dtype not in INTEGERS:
+        found = f"{counts.dtype}, shape {tuple(counts.shape)}" if isinstance(counts, Tensor) else type(counts).__name__
+        raise ValueError(f"counts: is {found}; may be {', '.join(map(str, INTEGERS))}, of (R, E) or (E,)")
     counts = counts[None] if counts.ndim == 1 else counts
-    require_ndim(counts, "counts", 2)
     require_device(counts, "counts", x, "x")
     require_positive(alignment, "alignment")
     offs, origin, place = _places(counts, x.shape[0], alignment)
@@ -63,6 +63,7 @@ def unpermute(rows: Tensor, padded: Padded) -> Tensor:
     of nobody; differentiable."""
     require_floats(rows, "rows", ndim=2)
     require_length(rows, "rows", padded.origin.shape[0], "row of `padded`")
+    require_device(rows, "rows", padded.place, "`padded`")
     return _move(rows, padded.place, padded.origin)  # type: ignore[no-any-return]
 
 
@@ -115,21 +116,20 @@ def _tables(counts: Tensor, rows: int, alignment: int) -> tuple[Tensor, Tensor, 
 
 
 def _find_eagerly(counts_RE: Tensor, alignment: int, offs: Tensor, origin: Tensor, place: Tensor) -> None:
-    """The truth: segment by segment."""
-    origin.fill_(-1)
-    place.fill_(-1)
-    numbers = counts_RE.tolist()
-    starts = (counts_RE.flatten().cumsum(0) - counts_RE.flatten()).view(counts_RE.shape).tolist()
-    if sum(map(sum, numbers)) > place.shape[0]:
-        raise ValueError(f"counts: are {sum(map(sum, numbers))} rows in all; may be {place.shape[0]}, those of x")
-    end = 0
-    for expert in range(counts_RE.shape[1]):
-        for count, start in zip((each[expert] for each in numbers), (each[expert] for each in starts), strict=True):
-            origin[end : end + count] = torch.arange(start, start + count)
-            place[start : start + count] = torch.arange(end, end + count)
-            end += count
-        end = cdiv(end, alignment) * alignment
-        offs[expert] = end
+    """The truth: rows sorted by expert, within an expert as they came, and behind each the gaps of those before it."""
+    if bool((counts_RE < 0).any()):
+        raise ValueError(f"counts: are {counts_RE.tolist()}; may be 0 or more")
+    sizes_E, (ranks, experts) = counts_RE.sum(0), counts_RE.shape
+    used, rows = int(sizes_E.sum()), place.shape[0]
+    if used > rows:
+        raise ValueError(f"counts: are {used} rows in all; may be {rows}, those of x")
+    expert_M = torch.arange(experts, device=place.device).repeat(ranks).repeat_interleave(counts_RE.flatten())
+    expert_M, row_M = expert_M.sort(stable=True)
+    gaps_E = -sizes_E % alignment
+    offs.copy_((sizes_E + gaps_E).cumsum(0))
+    to_M = torch.arange(used, device=place.device) + (gaps_E.cumsum(0) - gaps_E)[expert_M]
+    origin.fill_(-1)[to_M] = row_M.int()
+    place.fill_(-1)[row_M] = to_M.int()
 
 
 @cache
@@ -155,7 +155,7 @@ def _find_places(  # type: ignore[no-untyped-def]
     space_E = tl.cdiv(tl.sum(count_ER, 1), alignment) * alignment
     end_E = tl.cumsum(space_E, 0)
     to_ER = (end_E - space_E)[:, None] + tl.cumsum(count_ER, 1) - count_ER
-    tl.store(offs_ptr + expert_E, end_E, mask=(expert_E < experts) & (tl.program_id(0) == 0))
+    tl.store(offs_ptr + expert_E, end_E, mask=expert_E < tl.where(tl.program_id(0) == 0, experts, 0))
 
     count_S = tl.reshape(count_ER, (1, E * R))
     from_S = tl.reshape(from_ER, (1, E * R))

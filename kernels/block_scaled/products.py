@@ -16,7 +16,7 @@ import triton.language as tl
 
 from kernels.block_scaled.quantize import block_ends, scales_at, span
 from kernels.grouped.configs import Config
-from kernels.grouped.tiles import place, write
+from kernels.grouped.tiles import multiply, place, write
 from kernels.jit import named
 
 
@@ -31,25 +31,30 @@ def _decoded(x_HD, exponent_HQ, DTYPE: tl.constexpr):  # type: ignore[no-untyped
 
 
 @triton.jit
-def _multiply_mx(  # type: ignore[no-untyped-def]
-    x_HD, x_HQ, y_WD, y_WQ, acc_HW, TAKES_SCALES: tl.constexpr, EMULATE: tl.constexpr
-):
-    """TAKES_SCALES: the compiler has a product of codes with scales for the chip."""
-    if TAKES_SCALES:
-        return tl.dot_scaled(x_HD, x_HQ, "e4m3", tl.trans(y_WD), y_WQ, "e4m3", acc_HW)
+def _add(  # type: ignore[no-untyped-def]
+    x_HD, y_WD, acc_HW, x_scales_ptr, y_scales_ptr, row_H, end, rows, column_W, columns, k, blocks,
+    MX: tl.constexpr, TAKES_SCALES: tl.constexpr, EMULATE: tl.constexpr,
+):  # fmt: skip
+    """acc + x @ y^T of one step from k on, where `blocks` along each row of both share scales. TAKES_SCALES: the
+    compiler has a product of codes with scales for the chip."""
+    if MX:
+        block_Q = k // 32 + tl.arange(0, x_HD.shape[1] // 32)
+        there_Q = (block_Q < blocks)[None, :]
+        x_at_HQ = scales_at(x_scales_ptr, row_H[:, None], block_Q[None, :], rows, blocks, MX)
+        y_at_WQ = scales_at(y_scales_ptr, column_W[:, None], block_Q[None, :], columns, blocks, MX)
+        x_HQ = tl.load(x_at_HQ, mask=(row_H < end)[:, None] & there_Q, other=0)
+        y_WQ = tl.load(y_at_WQ, mask=(column_W < columns)[:, None] & there_Q, other=0)
+        if TAKES_SCALES:
+            return tl.dot_scaled(x_HD, x_HQ, "e4m3", tl.trans(y_WD), y_WQ, "e4m3", acc_HW)
+        else:
+            DTYPE: tl.constexpr = tl.float32 if EMULATE else tl.bfloat16
+            return multiply(_decoded(x_HD, x_HQ, DTYPE), tl.trans(_decoded(y_WD, y_WQ, DTYPE)), acc_HW, EMULATE)
     else:
-        DTYPE: tl.constexpr = tl.float32 if EMULATE else tl.bfloat16
-        y_DW = tl.trans(_decoded(y_WD, y_WQ, DTYPE))
-        return tl.dot(_decoded(x_HD, x_HQ, DTYPE), y_DW, acc_HW, input_precision="ieee")
-
-
-@triton.jit
-def _multiply(x_HD, y_WD, EMULATE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """One step alone. EMULATE multiplies in float32: the products are the same, exactly."""
-    if EMULATE:
-        return tl.dot(x_HD.to(tl.float32), tl.trans(y_WD.to(tl.float32)), input_precision="ieee")
-    else:
-        return tl.dot(x_HD, tl.trans(y_WD))
+        x_H = tl.load(scales_at(x_scales_ptr, row_H, k // 128, rows, blocks, MX), mask=row_H < end, other=0.0)
+        y_at_W = scales_at(y_scales_ptr, column_W, k // 128, columns, blocks, MX)
+        y_W = tl.load(y_at_W, mask=column_W < columns, other=0.0)
+        product_HW = multiply(x_HD, tl.trans(y_WD), tl.zeros(acc_HW.shape, tl.float32), EMULATE)
+        return acc_HW + product_HW * (x_H[:, None] * y_W[None, :])
 
 
 @triton.jit(do_not_specialize=["groups", "rows"])
@@ -88,18 +93,14 @@ def multiply_rows(  # type: ignore[no-untyped-def]
             x_HD = a_descriptor.load([first_row, k])
             y_WD = tl.reshape(b_descriptor.load([group, first_column, k]), (W, D))
             if MX:
-                block_Q = k // 32 + tl.arange(0, D // 32)
-                there_Q = (block_Q < blocks)[None, :]
-                a_at_HQ = scales_at(a_scales_ptr, row_H[:, None], block_Q[None, :], rows, blocks, MX)
-                b_at_WQ = scales_at(b_ptr, column_W[:, None], block_Q[None, :], outer, blocks, MX)
-                a_HQ = tl.load(a_at_HQ, mask=(row_H < end)[:, None] & there_Q, other=0)
-                b_WQ = tl.load(b_at_WQ, mask=(column_W < outer)[:, None] & there_Q, other=0)
-                acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, TAKES_SCALES, CONFIG.emulate)
+                scaled = row_H, end, rows, column_W, outer, k, blocks
+                acc_HW = _add(x_HD, y_WD, acc_HW, a_scales_ptr, b_ptr, *scaled, MX, TAKES_SCALES, CONFIG.emulate)
             else:  # a tile is no wider than a square of the weight
                 b = tl.load(b_ptr + (first_column // 128 * blocks + k // 128))
                 a_at_H = scales_at(a_scales_ptr, row_H, k // 128, rows, blocks, MX)
                 a_H = tl.load(a_at_H, mask=row_H < end, other=0.0)
-                acc_HW += _multiply(x_HD, y_WD, CONFIG.emulate) * (a_H * b)[:, None]
+                product_HW = multiply(x_HD, tl.trans(y_WD), tl.zeros((H, W), tl.float32), CONFIG.emulate)
+                acc_HW += product_HW * (a_H * b)[:, None]
         write(out_ptr, acc_HW, row_H, column_W, end, outer, CONFIG.emulate)
 
 
@@ -130,18 +131,7 @@ def multiply_groups(  # type: ignore[no-untyped-def]
         for p in range(start, end, D):
             x_HD = a_descriptor.load([down * H, p])
             y_WD = b_descriptor.load([across * W, p])
-            if MX:
-                block_Q = (p // 32 + tl.arange(0, D // 32))[None, :]
-                a_at_HQ = scales_at(a_scales_ptr, row_H[:, None], block_Q, height, blocks * 4, MX)
-                b_at_WQ = scales_at(b_scales_ptr, column_W[:, None], block_Q, width, blocks * 4, MX)
-                a_HQ = tl.load(a_at_HQ, mask=(row_H < height)[:, None], other=0)
-                b_WQ = tl.load(b_at_WQ, mask=(column_W < width)[:, None], other=0)
-                acc_HW = _multiply_mx(x_HD, a_HQ, y_WD, b_WQ, acc_HW, TAKES_SCALES, CONFIG.emulate)
-            else:
-                a_at_H = scales_at(a_scales_ptr, row_H, p // 128, height, blocks, MX)
-                b_at_W = scales_at(b_scales_ptr, column_W, p // 128, width, blocks, MX)
-                a_H = tl.load(a_at_H, mask=row_H < height, other=0.0)
-                b_W = tl.load(b_at_W, mask=column_W < width, other=0.0)
-                acc_HW += _multiply(x_HD, y_WD, CONFIG.emulate) * (a_H[:, None] * b_W[None, :])
+            scaled = row_H, height, height, column_W, width, p, blocks * 4 if MX else blocks
+            acc_HW = _add(x_HD, y_WD, acc_HW, a_scales_ptr, b_scales_ptr, *scaled, MX, TAKES_SCALES, CONFIG.emulate)
         matrix_ptr = out_ptr + group.to(tl.int64) * height * width
         write(matrix_ptr, acc_HW, row_H, column_W, height, width, CONFIG.emulate)

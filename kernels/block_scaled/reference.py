@@ -21,6 +21,7 @@ from torch import Tensor
 
 from kernels.arguments import require_valid_offs
 from kernels.fp8 import reference
+from kernels.grouped import reference as grouped
 from kernels.hardware import E4M3FN, default_fp8_dtype
 
 SQUARE = 128  # rows and columns of a weight that share a scale, and the rows that groups are padded to
@@ -39,38 +40,28 @@ def padded_blocks(rows: int, groups: int) -> int:
     return max(1, (rows + (SQUARE - 1) * groups) // SQUARE)
 
 
-def spans(offs: Tensor, rows: int) -> list[tuple[int, int, int]]:
-    """(first row, end, first padded row) of each group."""
-    ends = offs.tolist()
-    require_valid_offs(ends, rows)
-    found, place = [], 0
-    for start, end in pairwise([0, *ends]):
-        found.append((start, end, place))
-        place += -(-(end - start) // SQUARE) * SQUARE
-    return found
+def padded_ends(offs: Tensor, rows: int) -> Tensor:
+    """Where groups of `rows` rows in all end once each is padded to whole blocks: int32."""
+    require_valid_offs(offs.tolist(), rows)
+    return ((torch.diff(offs, prepend=offs.new_zeros(1)) + SQUARE - 1) // SQUARE * SQUARE).cumsum(0, dtype=torch.int32)
 
 
-def quantize_along(x: Tensor, mx: bool, power_of_two: bool) -> Coded:
-    """x (..., R, C) -> codes of its shape, scales (..., R, B), each of neighbours in a row."""
+def quantize_along(x: Tensor, mx: bool, power_of_two: bool, weight: bool = False) -> Coded:
+    """x (..., R, C) -> codes of its shape, scales (..., R, B), each of neighbours in a row; or, of a weight that is not
+    to be "mx", scales of squares (..., R / 128, B)."""
     dtype = codes_dtype(x.device, mx)
     if mx:
         return reference.quantize_mx(x.float(), dtype=dtype, round_up=True)
-    return reference.quantize_1x128(x.float(), dtype=dtype, power_of_two=power_of_two)
-
-
-def quantize_weight(w_ENK: Tensor, mx: bool, power_of_two: bool) -> Coded:
-    """w (E, N, K) -> codes of its shape; scales of squares (E, N / 128, K / 128), or (E, N, K / 32) along K."""
-    if mx:
-        return quantize_along(w_ENK, mx, power_of_two)
-    dtype = codes_dtype(w_ENK.device, mx)
-    return reference.quantize_128x128(w_ENK.float(), dtype=dtype, power_of_two=power_of_two)
+    quantize = reference.quantize_128x128 if weight else reference.quantize_1x128
+    return quantize(x.float(), dtype=dtype, power_of_two=power_of_two)
 
 
 def quantize_columns(x_MK: Tensor, offs: Tensor, mx: bool, power_of_two: bool) -> Coded:
     """x (M, K) -> codes (K, P), scales (K, B) of blocks of rows; the gaps of padded groups hold 0."""
     rows, width = x_MK.shape
     padded_PK = x_MK.new_zeros(padded_blocks(rows, offs.numel()) * SQUARE, width)
-    for start, end, place in spans(offs, rows):
+    places = [0, *padded_ends(offs, rows).tolist()]
+    for place, (start, end) in zip(places, pairwise([0, *offs.tolist()]), strict=False):
         padded_PK[place : place + end - start] = x_MK[start:end]
     return quantize_along(padded_PK.mT, mx, power_of_two)
 
@@ -79,31 +70,20 @@ def values(coded: Coded, dtype: torch.dtype) -> Tensor:
     """What codes (..., R, C) and scales (..., R / rows, C / columns) stand for; blocks at the ends may be short."""
     codes, scales = coded
     height, width = codes.shape[-2:]
-    if scales.dtype == torch.float8_e8m0fnu:
-        rows, columns, scales = 1, MX_BLOCK, scales.to(dtype)
-    else:
-        rows, columns, scales = (1 if scales.shape[-2] == height else SQUARE), SQUARE, scales.to(dtype)
-    spread = scales.repeat_interleave(rows, -2).repeat_interleave(columns, -1)
+    mx = scales.dtype == torch.float8_e8m0fnu
+    rows = 1 if mx or scales.shape[-2] == height else SQUARE
+    spread = scales.to(dtype).repeat_interleave(rows, -2).repeat_interleave(MX_BLOCK if mx else SQUARE, -1)
     return codes.to(dtype) * spread[..., :height, :width]
 
 
 def multiply_rows(a: Coded, w: Coded, offs: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """a (M, K), w (E, N, K) -> (M, N): rows of group g times w[g] transposed, zero past the last group."""
-    a_MK, w_ENK = values(a, dtype), values(w, dtype)
-    out_MN = a_MK.new_zeros(a_MK.shape[0], w_ENK.shape[1])
-    for group, (start, end, _) in enumerate(spans(offs, a_MK.shape[0])):
-        out_MN[start:end] = a_MK[start:end] @ w_ENK[group].t()
-    return out_MN
+    return grouped.grouped_mm(values(a, dtype), values(w, dtype).mT, offs)
 
 
 def multiply_groups(grad: Coded, a: Coded, offs: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """grad (N, P), a (K, P) of `rows` rows -> (E, N, K): the contraction of each group, zero for one of no row."""
-    grad_NP, a_KP = values(grad, dtype), values(a, dtype)
-    out_ENK = a_KP.new_zeros(offs.numel(), grad_NP.shape[0], a_KP.shape[0])
-    for group, (start, end, place) in enumerate(spans(offs, rows)):
-        own = slice(place, place + end - start)
-        out_ENK[group] = grad_NP[:, own] @ a_KP[:, own].t()
-    return out_ENK
+    return grouped.grouped_mm(values(grad, dtype), values(a, dtype).t(), padded_ends(offs, rows))
 
 
 def grouped_mm(a: Tensor, b_t: Tensor, offs: Tensor, *, scaling: str = "1x128", power_of_two: bool = False) -> Tensor:
@@ -118,14 +98,14 @@ class _GroupedMm(torch.autograd.Function):
         ctx.save_for_backward(a, b_t, offs)
         ctx.how = how
         wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-        out = multiply_rows(quantize_along(a, *how), quantize_weight(b_t.mT, *how), offs, wide)
+        out = multiply_rows(quantize_along(a, *how), quantize_along(b_t.mT, *how, weight=True), offs, wide)
         return out if a.dtype == torch.float64 else out.to(torch.bfloat16)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         a, b_t, offs = ctx.saved_tensors
         wide = torch.float64 if a.dtype == torch.float64 else torch.float32
-        grad_a = multiply_rows(quantize_along(grad, *ctx.how), quantize_weight(b_t, *ctx.how), offs, wide)
+        grad_a = multiply_rows(quantize_along(grad, *ctx.how), quantize_along(b_t, *ctx.how, weight=True), offs, wide)
         columns = (quantize_columns(each, offs, *ctx.how) for each in (grad, a))
         grad_w = multiply_groups(*columns, offs, len(a), wide)  # type: ignore[misc]
         return grad_a.to(a.dtype), grad_w.to(b_t.dtype).mT, None, None, None

@@ -48,6 +48,16 @@ def _exponent_of(amax_bits, X_DTYPE: tl.constexpr, ENCODING: tl.constexpr):  # t
     return multiplier.to(tl.float32, bitcast=True), is_nan, tl.where(is_nan, 255, exponent).to(tl.uint8)
 
 
+@triton.jit
+def block_scale(amax_bits, X_DTYPE: tl.constexpr, MX: tl.constexpr, ENCODING: tl.constexpr):  # type: ignore[no-untyped-def]
+    """(multiplier fp32, is the block spoilt, its scale as it is stored) from the int32 bits of its amax."""
+    if MX:
+        return _exponent_of(amax_bits, X_DTYPE, ENCODING)
+    else:
+        scale, spoilt = scale_of(amax_bits, X_DTYPE, ENCODING)
+        return scale, spoilt, stored_scale(scale, ENCODING)
+
+
 @triton.jit(do_not_specialize=["rows", "scale_e", "scale_r", "scale_k"])
 def quantize_blocks(  # type: ignore[no-untyped-def]
     x_ptr, codes_ptr, scales_ptr, rows, width, stride_e, stride_r, stride_k, scale_e, scale_r, scale_k,
@@ -81,11 +91,7 @@ def quantize_blocks(  # type: ignore[no-untyped-def]
     x_PHQB = tl.reshape(tl.load(x_at_RC, mask=inside_RC, other=0.0), (R // H, H, C // B, B))
 
     amax_PQ = tl.max(tl.max(magnitude_bits(x_PHQB).to(tl.int32), 3), 1)
-    if BLOCKS.mx:
-        scale_PQ, spoilt_PQ, stored_PQ = _exponent_of(amax_PQ, X_DTYPE, ENCODING)
-    else:
-        scale_PQ, spoilt_PQ = scale_of(amax_PQ, X_DTYPE, ENCODING)
-        stored_PQ = stored_scale(scale_PQ, ENCODING)
+    scale_PQ, spoilt_PQ, stored_PQ = block_scale(amax_PQ, X_DTYPE, BLOCKS.mx, ENCODING)
     code_PHQB = encode(x_PHQB, scale_PQ[:, None, :, None], spoilt_PQ[:, None, :, None], ENCODING)
     codes_at_RC = codes_ptr + (expert * rows + row_R)[:, None] * width + column_C[None, :]
     tl.store(codes_at_RC, tl.reshape(code_PHQB, (R, C)), mask=inside_RC)

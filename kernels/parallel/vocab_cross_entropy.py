@@ -22,10 +22,17 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.arguments import refuse_second_derivative, require_floats, require_integers, require_length
+from kernels.arguments import (
+    as_rows,
+    refuse_second_derivative,
+    require_floats,
+    require_integers,
+    require_length,
+    require_ndim,
+)
 from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
-from kernels.launch import Launch, operator, refuse_tangents
+from kernels.launch import Launch, operator, refuse_tangents, refuse_transforms
 from kernels.rounding import rounded
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -35,11 +42,9 @@ def reference(logits: Tensor, target: Tensor, ignore_index: int = -100, reductio
     """The truth on one process, which has whole rows, differentiable: torch's cross entropy in float32, or in float64
     as the logits are; 0 if no row is kept."""
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    how: dict[str, Any] = {"ignore_index": ignore_index}
-    if reduction == "none":
-        return F.cross_entropy(wide, target.long(), reduction="none", **how)
-    loss = F.cross_entropy(wide, target.long(), reduction="sum", **how)
-    return loss / (target != ignore_index).sum().clamp_min(1) if reduction == "mean" else loss
+    losses = F.cross_entropy(wide, target.long(), ignore_index=ignore_index, reduction="none")
+    count = (target != ignore_index).sum().clamp_min(1) if reduction == "mean" else 1
+    return losses if reduction == "none" else losses.sum() / count
 
 
 def vocab_parallel_cross_entropy(
@@ -51,8 +56,9 @@ def vocab_parallel_cross_entropy(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """The loss of logits (N, V), this rank's columns, bf16, fp16 or fp32, any strides, and target (N,) int64 or int32,
-    numbers of the whole vocabulary, the same on all ranks: fp32, a scalar, or (N,) for the reduction "none".
+    """The loss of logits (N, V) or (..., V), this rank's columns, bf16, fp16 or fp32, any strides, and target (N,) or
+    (...) int64 or int32, numbers of the whole vocabulary, the same on all ranks: fp32, a scalar, or as target for the
+    reduction "none".
 
     All ranks of the group return the same loss and call together, backward too, where nothing travels: each has the
     gradient of its own columns. Ignored rows have no loss and no gradient; if all are, the loss is 0. A target that no
@@ -63,14 +69,18 @@ def vocab_parallel_cross_entropy(
         start: of the whole vocabulary, the number of this rank's first column; by default all ranks have V.
     """
     refuse_tangents("vocab_parallel_cross_entropy", logits)
-    require_floats(logits, "logits", ndim=2)
+    refuse_transforms("vocab_parallel_cross_entropy")
+    require_floats(logits, "logits")
+    given, (logits, target) = target, as_rows(logits, "logits", target)
+    require_ndim(logits, "logits", 2)
     require_integers(target, "target", logits, "logits")
     require_length(target, "target", logits.shape[0], "row of logits")
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction: is {reduction!r}; may be {', '.join(map(repr, REDUCTIONS))}")
     if start is None:
         start = 0 if group is None else group.rank() * logits.shape[1]
-    return _Loss.apply(logits, target, group, start, ignore_index, reduction)  # type: ignore[no-any-return]
+    loss: Tensor = _Loss.apply(logits, target, group, start, ignore_index, reduction)
+    return loss.view(given.shape) if reduction == "none" else loss
 
 
 def path(device: torch.device | str) -> str:
@@ -127,16 +137,12 @@ def count_row_parts(logits: Tensor, target: Tensor, start: int, ignore_index: in
     parts = _parts(logits, target, start, ignore_index)
     rows, columns = logits.shape
     if columns == 0 or path(logits.device) == "eager":
-        x, own_N = logits.float(), target - start
-        inside_N = (own_N >= 0) & (own_N < columns)
+        x, own_NV = logits.float(), _is_target(logits, target, start)
         parts[0] = x.amax(1) if columns else -torch.inf
-        at_N1 = own_N.where(inside_N, 0).long()[:, None]
-        e = (x - torch.where(parts[0] == -torch.inf, 0.0, parts[0])[:, None]).exp()
-        if columns:
-            e.scatter_(1, at_N1, e.gather(1, at_N1).masked_fill(inside_N[:, None], 0.0))
-        parts[1] = e.sum(1)
-        parts[2] = x.gather(1, at_N1)[:, 0].where(inside_N, 0.0) if columns else 0.0
-        parts[3] = inside_N.float()
+        base_N1 = torch.where(parts[0] == -torch.inf, 0.0, parts[0])[:, None]
+        parts[1] = (x - base_N1).exp().masked_fill(own_NV, 0.0).sum(1)
+        parts[2] = x.masked_fill(~own_NV, 0.0).sum(1)
+        parts[3] = own_NV.sum(1)
         parts.masked_fill_(target == ignore_index, 0.0)
     elif rows:
         launch, steps = _counting(_count, arch_of(logits.device)), (*logits.stride(), *target.stride())
@@ -149,6 +155,10 @@ def _parts(logits: Tensor, target: Tensor, start: int, ignore_index: int) -> Ten
     return logits.new_empty((4, logits.shape[0]), dtype=torch.float32)
 
 
+def _is_target(logits: Tensor, target: Tensor, start: int) -> Tensor:
+    return torch.arange(start, start + logits.shape[1], device=target.device) == target[:, None]
+
+
 @operator("vocab_gradient")
 def count_gradient(logits: Tensor, target: Tensor, counted: Tensor, factor: Tensor, start: int) -> Tensor:
     """Of logits (N, V): (p - 1 at the target) * factor (N,), p = exp(x - top) / total; counted (3, N) are top, others
@@ -158,10 +168,7 @@ def count_gradient(logits: Tensor, target: Tensor, counted: Tensor, factor: Tens
     if path(logits.device) == "eager":
         top_N1, others_N1, total_N1 = counted[..., None]
         p = (logits.float() - top_N1).exp() / total_N1
-        own_N = target - start
-        inside_N = (own_N >= 0) & (own_N < columns)
-        row_N = inside_N.nonzero()[:, 0]
-        p[row_N, own_N[row_N].long()] = -(others_N1 / total_N1)[row_N, 0]
+        p = torch.where(_is_target(logits, target, start), -(others_N1 / total_N1), p)
         gradient.copy_((p * factor[:, None]).masked_fill(factor[:, None] == 0, 0.0))
     elif gradient.numel():
         launch = _counting(_differentiate, arch_of(logits.device))
@@ -235,12 +242,12 @@ def _differentiate(  # type: ignore[no-untyped-def]
     own = tl.load(target_ptr + row * target_stride).to(tl.int64) - start
     of_target = -tl.div_rn(others, total)
     inverse = tl.div_rn(1.0, total)
+    read = tl.where(factor != 0.0, columns, 0)
     lane_DL = tl.arange(0, D)[:, None] * L + tl.arange(0, L)[None, :]
     for first in range(0, columns, D * L):
         column_DL = first + lane_DL
         at_DL = logits_ptr + row * row_stride + column_DL.to(tl.int64) * column_stride
-        read_DL = (column_DL < columns) & (factor != 0.0)
-        x_DL = tl.load(at_DL, mask=read_DL, other=float("-inf")).to(tl.float32)
+        x_DL = tl.load(at_DL, mask=column_DL < read, other=float("-inf")).to(tl.float32)
         p_DL = tl.where(column_DL == own, of_target, tl.exp(x_DL - top) * inverse)
         gradient_DL = tl.where(factor != 0.0, p_DL * factor, 0.0)
         to_DL = gradient_ptr + row * columns + column_DL

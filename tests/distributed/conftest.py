@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-import tests.kernels.paths  # noqa: F401 - before anything imports triton
+import tests.kernels.vocabulary  # noqa: F401 - before anything imports triton, or this module
 from tests.distributed.ranks import Ranks
 
 

@@ -16,7 +16,8 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Sha
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import kernels.parallel.sharding  # noqa: F401
-from kernels import fp8, operators
+from kernels import block_scaled, fp8, operators
+from tests.kernels.vocabulary import vocab_parallel_cross_entropy
 
 RANKS, RANK = 2, 1
 
@@ -47,6 +48,14 @@ def drawn(*shape: int) -> Tensor:
 W = Replicate()
 TABLE = torch.randn(4, 4, 2)
 INDEX = torch.tensor([3, 0, 3, 1, 5, 2])
+COUNTS, TARGET = torch.tensor([[2, 1], [0, 2]]), torch.tensor([3, 0, -100, 7, 2, 5])
+
+
+def there_and_back(x: Tensor, counts: Tensor) -> Tensor:
+    padded = block_scaled.permute_and_pad(x, counts, 4)
+    return block_scaled.unpermute(padded.rows * 2, padded)
+
+
 # Name, function, arguments, placements of tensors, of the result and of gradients.
 CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Placement, ...], Placement]] = {
     "silu_mul rows": (operators.silu_mul, (drawn(6, 8), drawn(6, 8)), (Shard(0), Shard(0)), Shard(0)),
@@ -59,6 +68,13 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], tuple[Placement, 
     "rope heads": (operators.rope, (drawn(2, 4, 6, 8), TABLE), (Shard(2), W), Shard(2)),
     "rope sequences": (operators.rope, (drawn(2, 4, 6, 8), TABLE), (Shard(0), W), Shard(0)),
     "gather columns": (operators.padded_index_gather, (drawn(6, 8), INDEX), (Shard(1), W), Shard(1)),
+    "permute columns": (there_and_back, (drawn(6, 8), COUNTS), (Shard(1), W), Shard(1)),
+    "loss of rows": (
+        partial(vocab_parallel_cross_entropy, reduction="none"),
+        (drawn(6, 8), TARGET),
+        (Shard(0), Shard(0)),
+        Shard(0),
+    ),
 }
 
 

@@ -71,6 +71,12 @@ def test_layouts_and_numbers_of_32_bits(device: torch.device) -> None:
     plain = run(vocab_parallel_cross_entropy, logits, target)
     for other in (logits.t().contiguous().t(), torch.stack((logits, logits), -1)[..., 0]):
         assert_close(run(vocab_parallel_cross_entropy, other, target.int()), plain)
+    losses, gradient = run(vocab_parallel_cross_entropy, logits, target, reduction="none")
+    loss, of_sequences = run(
+        vocab_parallel_cross_entropy, logits.view(3, 3, -1).mT.contiguous().mT, target.view(3, 3), reduction="none"
+    )
+    assert loss.equal(losses.view(3, 3))
+    assert of_sequences.equal(gradient.view(3, 3, -1))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # the interpreter's numpy, of Inf - Inf
@@ -125,6 +131,10 @@ def test_wrong_arguments() -> None:
         vocab_parallel_cross_entropy(logits, target, reduction="all")
     with pytest.raises(ValueError, match=r"^target: has 3 elements; may have 9"):
         vocab_parallel_cross_entropy(logits, target[:3])
+    with pytest.raises(ValueError, match=r"^target: has shape \(9,\); may have \(3, 3\), that of logits without"):
+        vocab_parallel_cross_entropy(logits.view(3, 3, -1), target)
+    with pytest.raises(RuntimeError, match=r"^vocab_parallel_cross_entropy: is differentiated inside a transform"):
+        torch.func.grad(vocab_parallel_cross_entropy)(logits, target)
     loss = vocab_parallel_cross_entropy(logits.requires_grad_(), target)
     with pytest.raises(
         RuntimeError, match=r"^vocab_parallel_cross_entropy: its gradient was asked for with create_graph"

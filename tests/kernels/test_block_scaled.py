@@ -6,6 +6,7 @@ Shape suffixes: M tokens, K inner width, N outer width, E experts.
 from __future__ import annotations
 
 import importlib
+import re
 from itertools import pairwise
 from typing import Any
 from unittest import mock
@@ -144,7 +145,7 @@ def test_one_pass_writes_the_codes_of_two_quantisers(
     x, _, _, offs = operands(RAGGED, 144, 16, triton_path.device, dtype)
     x[1], x[7, 40], x[136, 3] = 0, torch.nan, torch.inf
     x = x if layout == "row-major" else x.t().contiguous().t()
-    columns = module._seen(module._columns_of(x, offs, mx), mx)
+    columns = module._columns_of(x, offs, mx)
     rows = module._quantize(x, offs, columns, mx, False)
     quantise = fp8.quantize_mx if mx else fp8.quantize_1x128
     expected = quantise(x, round_up=True) if mx else quantise(x)
@@ -363,10 +364,20 @@ def test_opcheck_of_moves(kernel_path: KernelPath) -> None:
 
 def test_wrong_counts_and_alignments() -> None:
     x = torch.randn(4, 3)
-    with pytest.raises(ValueError, match=r"^counts: is torch.float32; may be torch.int64, torch.int32$"):
-        permute_and_pad(x, torch.ones(2), 16)
+    integers = "may be torch.int64, torch.int32, of (R, E) or (E,)"
+    for counts, found in (
+        (torch.ones(2), "torch.float32, shape (2,)"),
+        (torch.ones(1, 1, 2).long(), "torch.int64, shape (1, 1, 2)"),
+        ([3, 1], "list"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"counts: is {found}; {integers}")):
+            permute_and_pad(x, counts, 16)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"^counts: are \[\[5, -1\]\]; may be 0 or more$"):
+        permute_and_pad(x, torch.tensor([5, -1]), 16)
     with pytest.raises(ValueError, match=r"^alignment: is 0; may be 1 or more$"):
         permute_and_pad(x, torch.tensor([4]), 0)
     padded = permute_and_pad(x, torch.tensor([4]), 16)
     with pytest.raises(ValueError, match=r"^rows: has 4 elements; may have 32"):
         unpermute(x, padded)
+    with pytest.raises(ValueError, match=r"^rows: is on meta; may be on cpu, where `padded` is$"):
+        unpermute(padded.rows.to("meta"), padded)

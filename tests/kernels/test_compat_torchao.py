@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import fp8
+from kernels import block_scaled, fp8
 from kernels.compat import torchao as ours
 from kernels.fp8.formats import FORMATS
 from kernels.fp8.inputs import VALUES
@@ -26,10 +26,13 @@ theirs = pytest.importorskip("torchao.prototype.moe_training", reason="torchao i
 from torchao.float8.config import ScalingGranularity  # noqa: E402
 from torchao.float8.float8_utils import tensor_to_scale, to_fp8_saturated  # noqa: E402
 from torchao.prototype.blockwise_fp8_training import kernels as blockwise  # noqa: E402
-from torchao.prototype.moe_training import fp8_grouped_mm, utils  # noqa: E402
+from torchao.prototype.moe_training import fp8_grouped_mm, mxfp8_grouped_mm, utils  # noqa: E402
+from torchao.prototype.moe_training.ep.kernels import generate_permute_indices  # noqa: E402
 from torchao.prototype.moe_training.kernels import float8_rowwise, jagged_float8_scales  # noqa: E402
+from torchao.prototype.moe_training.kernels.mxfp8 import quant as mxfp8  # noqa: E402
 from torchao.prototype.mx_formats.config import ScaleCalculationMode  # noqa: E402
 from torchao.prototype.mx_formats.mx_tensor import to_mx  # noqa: E402
+from torchao.quantization.quantize_.common import KernelPreference  # noqa: E402
 
 FP8 = torch.float8_e4m3fn
 NAMES = {
@@ -192,12 +195,73 @@ def test_mxfp8_is_torchao_s(values: str, code: torch.dtype, dtype: torch.dtype, 
             assert_bit_equal(found, (codes, scales))
 
 
+@WIDE
+def test_scales_of_each_expert_s_weight_are_torchao_s(dtype: torch.dtype, compiled_path: KernelPath) -> None:
+    """(E, N, K): squares of each matrix, and MXFP8 along its rows and along its columns."""
+    w = torch.randn(3, 256, 384).mul(torch.exp2(torch.randint(-9, 9, (3, 256, 1)).float()))
+    w = w.to(compiled_path.device, dtype)
+    for found, matrix in zip(zip(*fp8.quantize_128x128(w, dtype=FP8), strict=True), w, strict=True):
+        assert_bit_equal(found, blockwise.torch_blockwise_scale_weight_quant(matrix, dtype=FP8))
+    for mode in (ScaleCalculationMode.FLOOR, ScaleCalculationMode.RCEIL):
+        how: dict[str, Any] = {"dtype": FP8, "round_up": mode == ScaleCalculationMode.RCEIL}
+        assert_bit_equal(fp8.quantize_mx(w, **how), to_mx(w, FP8, 32, mode)[::-1])
+        codes, scales = fp8.quantize_mx(w.mT, **how)
+        assert_bit_equal((codes.mT, scales.mT.contiguous()), mxfp8._mxfp8_quantize_reference_3d(
+            w, block_size=32, scale_block_dim1=32, scale_block_dim2=1, scaling_mode=mode.value,
+            blocked_scale_output=False,
+        ))  # fmt: skip
+
+
+# ---- rows of groups: padded, and quantised along the group -----------------------------------------------------------
+
+ENDS = (30, 30, 50, 320)  # an empty group, and one that is longer than two blocks
+
+
+@pytest.mark.parametrize("alignment", [16, 32, 128])
+def test_padded_groups_are_torchao_s(alignment: int, compiled_path: KernelPath) -> None:
+    x = torch.randn(ENDS[-1], 24, device=compiled_path.device)
+    offs = torch.tensor(ENDS, dtype=torch.int32, device=x.device)
+    rows, starts, ends = mxfp8.torch_pad_token_groups(x, offs, alignment)
+    padded = block_scaled.permute_and_pad(x, torch.diff(offs, prepend=offs.new_zeros(1)), alignment)
+    assert_bit_equal((padded.offs,), (ends,))
+    assert_bit_equal((padded.rows[: ends[-1]],), (rows[: ends[-1]],))  # torchao's bound of them is looser
+    back = mxfp8.torch_unpad_token_groups(rows, offs, starts, ENDS[-1], alignment)
+    assert_bit_equal((block_scaled.unpermute(padded.rows, padded),), (back,))
+
+
+def test_rows_of_ranks_are_permuted_as_torchao_s(compiled_path: KernelPath) -> None:
+    """Of experts that have rows: torchao pads a group of no row to a whole block, here it stays empty."""
+    counts = torch.tensor([[3, 0, 40], [1, 5, 0]], device=compiled_path.device)
+    padded = block_scaled.permute_and_pad(torch.randn(49, 8, device=counts.device), counts, 16)
+    origin, _, ends = generate_permute_indices(counts.flatten().cpu(), 3, 2, len(padded.rows), 16, use_cpu=True)
+    assert_bit_equal((padded.origin.cpu(), padded.offs.cpu()), (origin, ends))
+
+
+@WIDE
+@pytest.mark.parametrize("mx", [False, True], ids=["1x128", "mx"])
+def test_columns_of_padded_groups_are_torchao_s(mx: bool, dtype: torch.dtype) -> None:
+    """What a weight gradient contracts. Every path has the bits of this reference, in test_block_scaled.py."""
+    x = torch.randn(ENDS[-1], 128).to(dtype)
+    offs = torch.tensor(ENDS, dtype=torch.int32)
+    rows, _, ends = mxfp8.torch_pad_token_groups(x, offs, 128)
+    codes, scales = (each[:, :end] for each, end in zip(
+        block_scaled.reference.quantize_columns(x, offs, mx, False), (ends[-1], ends[-1] // (32 if mx else 128)),
+        strict=True,
+    ))  # fmt: skip
+    if mx:
+        wanted = to_mx(rows[: ends[-1]].mT.contiguous(), FP8, 32, ScaleCalculationMode.RCEIL)[::-1]
+    else:
+        wanted = blockwise.torch_blockwise_scale_act_quant_rhs(rows[: ends[-1]].float().contiguous(), dtype=FP8)
+        wanted = tuple(each.mT for each in wanted)
+    assert_bit_equal((codes.contiguous(), scales.contiguous()), tuple(each.contiguous() for each in wanted))
+
+
 def products(device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     draw = torch.Generator().manual_seed(4)
     a = torch.randn(96, 64, generator=draw).bfloat16().to(device).requires_grad_()
-    w = torch.randn(3, 48, 64, generator=draw).bfloat16().to(device).requires_grad_()
+    w = torch.randn(3, 96, 64, generator=draw).bfloat16().to(device).requires_grad_()
     offs = torch.tensor([32, 48, 96], dtype=torch.int32, device=device)
-    return a, w, offs, torch.randn(96, 48, generator=draw).bfloat16().to(device)
+    return a, w, offs, torch.randn(96, 96, generator=draw).bfloat16().to(device)
 
 
 def backward(function: Callable[..., Tensor], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
@@ -219,6 +283,24 @@ def test_the_grouped_matmul_and_its_gradients_are_torchao_s() -> None:
         assert got.dtype == want.dtype
         error = (got.double() - want.double()).norm() / want.double().norm()
         assert error < 0.01  # fast accumulation sums in another order
+
+
+def test_the_mxfp8_grouped_matmul_and_its_gradients_are_torchao_s(compiled_path: KernelPath) -> None:
+    """Beside its emulation in bf16, which pads groups to 32 first. Codes are the same: sums differ by their order."""
+
+    def emulated(a: Tensor, b_t: Tensor, offs: Tensor, *_: Any) -> Tensor:
+        return mxfp8_grouped_mm._to_mxfp8_then_scaled_grouped_mm(
+            a, b_t, offs=offs, kernel_preference=KernelPreference.EMULATED, pad_token_groups_for_grouped_mm=True
+        )
+
+    def ours(a: Tensor, b_t: Tensor, offs: Tensor, *_: Any) -> Tensor:
+        return block_scaled.grouped_mm(a, b_t, offs, scaling="mx")
+
+    device = compiled_path.device
+    for got, want in zip(backward(ours, device), backward(emulated, device), strict=True):
+        assert got.shape == want.shape
+        assert got.dtype == want.dtype
+        assert (got.double() - want.double()).norm() < 2**-9 * want.double().norm()
 
 
 def test_the_grouped_matmul_is_that_of_this_repository(compiled_path: KernelPath) -> None:

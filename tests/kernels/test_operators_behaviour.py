@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kernels import fp8, grouped, operators
+from kernels import block_scaled, fp8, grouped, operators
 from kernels.fp8.inputs import LAYOUTS, SHARING_LAYOUTS, far_apart
 from kernels.launch import MAX_CANDIDATES
 from kernels.moe import MoE, MoEConfig
@@ -35,6 +35,7 @@ from tests.kernels.operators import (
     unchecked_indices,
 )
 from tests.kernels.paths import GPU, KernelPath, every_candidate
+from tests.kernels.vocabulary import vocab_parallel_cross_entropy
 
 EVERY = pytest.mark.parametrize("operator", OPERATORS, ids=name)
 
@@ -343,6 +344,16 @@ def differentiables(device: torch.device) -> dict[str, tuple[Callable[..., Any],
         "grouped_mm-rows": (grouped.grouped_mm, (*floats((19, 24), (4, 24, 16)), offs)),
         "grouped_mm-groups": (grouped.grouped_mm, (*floats((24, 19), (19, 16)), offs)),
         "fp8.grouped_mm": (fp8.grouped_mm, (*floats((19, 32), (4, 32, 16)), offs)),
+        "block_scaled.grouped_mm": (block_scaled.grouped_mm, (*floats((19, 32), (4, 32, 16)), offs)),
+        "block_scaled.grouped_mm-mx": (
+            partial(block_scaled.grouped_mm, scaling="mx"),
+            (*floats((19, 32), (4, 32, 16)), offs),
+        ),
+        "permute_and_pad": (
+            lambda x, offs: block_scaled.permute_and_pad(x, torch.diff(offs, prepend=offs.new_zeros(1)), 16).rows,
+            (*floats((19, 24)), offs),
+        ),
+        "vocab_parallel_cross_entropy": (vocab_parallel_cross_entropy, (*floats((15, 22)), target)),
         "GroupedLinear": (lambda x, _: linear(x, offs), (*floats((19, 24)), linear.weight)),
         "rope": (operators.rope, (*floats((2, 5, 3, 8)), torch.randn(5, 4, 2, device=device))),
     }
