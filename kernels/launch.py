@@ -248,6 +248,8 @@ _DYNAMO.set_code_exec_strategy(
 )
 
 
-def operator(name: str, mutates: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
-    """Make a function the operator `perfguard_kernels::name`."""
-    return lambda function: Operator(name, function, mutates)
+def operator(
+    name: str, mutates: Sequence[str] = (), schema: str | None = None
+) -> Callable[[Callable[..., Any]], Operator]:
+    """Make a function the operator `perfguard_kernels::name`; the rest as in `Operator`."""
+    return lambda function: Operator(name, function, mutates, schema)
