@@ -19,13 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.arguments import (
-    require_floats,
-    require_indices,
-    require_integers,
-    require_length,
-    require_positive,
-)
+from kernels.arguments import require_floats, require_indices, require_integers, require_length, require_positive
 from kernels.jit import jit, path_of, tl
 from kernels.launch import Launch, cdiv, operator, power_of_two
 from kernels.operators.counting import (
@@ -148,13 +142,9 @@ def _placing(buckets: int) -> Launch:
 
 @places_of.register_fake
 def _places_outputs(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    ends = expert.new_empty(groups, dtype=torch.int32)
-    return (
-        expert.new_empty(expert.shape, dtype=torch.int64),
-        ends,
-        torch.empty_like(ends),
-        expert.new_empty(rows, dtype=whole_numbers(rows)),
-    )
+    offs, ks = (expert.new_empty(groups, dtype=torch.int32) for _ in range(2))
+    rev = expert.new_empty(expert.shape, dtype=torch.int64)
+    return rev, offs, ks, expert.new_empty(rows, dtype=whole_numbers(rows))
 
 
 def _places_by_sort(
