@@ -142,10 +142,7 @@ def _head_and_tail(width: int) -> tuple[int, int]:
 
 
 # What no ring or panels of Hopper's serve: other architectures, other inputs.
-_GENERAL = (
-    ColumnsConfig(rows=256, width=32, warps=4),
-    ColumnsConfig(rows=128, width=64, warps=4),
-)
+_GENERAL = (ColumnsConfig(rows=256, width=32, warps=4), ColumnsConfig(rows=128, width=64, warps=4))
 # The interpreter: small tiles, several chunks a panel, and nobody waits.
 _INTERPRETED = (
     ColumnsConfig(rows=32, width=32, warps=4, stripes=2, polls=0),

@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 Device = torch.device | str
 Layout = Literal["row-major", "column-major"]
@@ -45,7 +46,7 @@ class Split:
     def ends(self) -> tuple[int, ...]:
         return tuple(accumulate(self.sizes))
 
-    def offs(self, device: Device) -> torch.Tensor:
+    def offs(self, device: Device) -> Tensor:
         """offs (G,) int32: the inclusive running end of each group."""
         return torch.tensor(self.ends, dtype=torch.int32, device=device)
 
@@ -112,7 +113,7 @@ class MatrixShape:
     width: int
     layout: Layout = "row-major"
 
-    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor]:
         return (_draw(self.rows, self.width, self.layout, device, dtype),)
 
     @property
@@ -133,7 +134,7 @@ class GroupedShape:
     split: str = "equal"
     layout: Layout = "row-major"
 
-    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
         x_MK = _draw(self.rows, self.width, self.layout, device, dtype)
         return x_MK, SPLITTERS[self.split](self.rows, self.groups).offs(device)
 
@@ -156,9 +157,7 @@ class DualShape:
     groups: int
     split: str = "equal"
 
-    def inputs(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor, Tensor]:
         x1 = _draw(self.rows, self.width1, "row-major", device, dtype)
         x2 = _draw(self.rows, self.width2, "row-major", device, dtype)
         return x1, x2, SPLITTERS[self.split](self.rows, self.groups).offs(device)
@@ -179,7 +178,7 @@ class WeightShape:
     outer: int
     inner: int
 
-    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor]:
         return (torch.randn(self.experts, self.outer, self.inner, device=device, dtype=dtype).mT,)
 
     @property
@@ -190,7 +189,7 @@ class WeightShape:
         return f"{self.experts}x{self.outer}x{self.inner}"
 
 
-def _draw(rows: int, width: int, layout: Layout, device: Device, dtype: torch.dtype) -> torch.Tensor:
+def _draw(rows: int, width: int, layout: Layout, device: Device, dtype: torch.dtype) -> Tensor:
     if layout == "column-major":  # drawn in place: real inputs take seconds to copy on a CPU
         return torch.randn(width, rows, device=device, dtype=dtype).t()
     return torch.randn(rows, width, device=device, dtype=dtype)
