@@ -81,7 +81,6 @@ class RingConfig(NamedTuple):
     stripes: int = 8  # neighbouring panels that run side by side
     programs: int = 1  # an SM
     polls: int = 4096  # of the panel's amax before a program takes it from the rows
-    overlap: bool = True  # start beside the fill of the workspace (programmatic dependent launch)
 
     @property
     def held_rows(self) -> int:

@@ -367,7 +367,7 @@ class RingPlan:
             encoding=columns.how.encoding,
             config=config,
             num_warps=config.warps,
-            **({"launch_pdl": True} if config.overlap and fills else {}),
+            **({"launch_pdl": True} if fills else {}),
         )
 
     def run(self, operands: Sequence[Operand], groups: Groups) -> None:
