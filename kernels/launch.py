@@ -239,6 +239,17 @@ class Operator:
             return self._call(*arguments)
 
 
+def saving(*places: int, rest: int) -> Callable[..., None]:
+    """A `setup_context` that saves the arguments at `places`, which are tensors, and keeps those from `rest` on, which
+    are none, as `ctx.rest`."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*[inputs[place] for place in places])
+        ctx.rest = inputs[rest:]
+
+    return save
+
+
 # In a frame that Dynamo leaves to Python (a graph break in a loop) this call would be compiled as a frame of its own,
 # for each operator and shape anew, up to Dynamo's limit. It passes over torch's own layers above an operator, and now
 # over this one. What Dynamo traces still goes through.

@@ -40,7 +40,7 @@ from kernels.arguments import (
     require_ndim,
     require_positive,
 )
-from kernels.launch import operator, refuse_tangents, without_autocast
+from kernels.launch import operator, refuse_tangents, saving, without_autocast
 from kernels.operators.cross_entropy import WITHOUT_ONE, arrived, own, prepared, results, summed
 from kernels.operators.cross_entropy import reference as cross_entropy_reference
 from kernels.operators.cross_entropy_rows import OPTIONS, Options, gradient_, losses_of
@@ -228,17 +228,13 @@ def _refuse_second_derivative() -> None:
     refuse_second_derivative("linear_cross_entropy", WITHOUT_ONE, "torch.nn.functional.cross_entropy of a layer")
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[5:])
-
-
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     _refuse_second_derivative()
     wanted = zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)
     return *(arrived(gradient, grad) if needed else None for gradient, needed in wanted), *[None] * 5
 
 
-_reduce.register_autograd(_differentiate, setup_context=_save)
+_reduce.register_autograd(_differentiate, setup_context=saving(5, 6, 7, rest=8))
 
 
 @operator(
