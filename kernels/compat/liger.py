@@ -271,17 +271,7 @@ def liger_rms_norm(
     return LigerRMSNormFunction.apply(X, W, eps, offset, casting_mode, in_place)
 
 
-def liger_rope(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    position_ids: Tensor | None = None,
-    unsqueeze_dim: int = 1,
-    rotary_dim: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """`LigerRopeFunction`."""
-    return LigerRopeFunction.apply(q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
+liger_rope = LigerRopeFunction.apply
 
 
 class LigerCrossEntropyLoss(nn.Module):

@@ -106,30 +106,37 @@ def splits(block: int = 32, hot_rows: int = 1024) -> tuple[Split, ...]:
 
 
 @dataclass(frozen=True)
-class MatrixShape:
-    """x (M, K) for `quantize_rowwise`."""
+class Rows:
+    """So many rows of one width."""
 
     rows: int
     width: int
-    layout: Layout = "row-major"
-
-    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor]:
-        return (_draw(self.rows, self.width, self.layout, device, dtype),)
 
     @property
     def elements(self) -> int:
         return self.rows * self.width
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.width}{_suffix('row-major', self.layout)}"
+        return f"{self.rows}x{self.width}"
 
 
 @dataclass(frozen=True)
-class GroupedShape:
+class MatrixShape(Rows):
+    """x (M, K) for `quantize_rowwise`."""
+
+    layout: Layout = "row-major"
+
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor]:
+        return (_draw(self.rows, self.width, self.layout, device, dtype),)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}{_suffix('row-major', self.layout)}"
+
+
+@dataclass(frozen=True)
+class GroupedShape(Rows):
     """x (M, K) and offs (G,) for the per-group quantisers."""
 
-    rows: int
-    width: int
     groups: int
     split: str = "equal"
     layout: Layout = "row-major"
@@ -138,13 +145,9 @@ class GroupedShape:
         x_MK = _draw(self.rows, self.width, self.layout, device, dtype)
         return x_MK, SPLITTERS[self.split](self.rows, self.groups).offs(device)
 
-    @property
-    def elements(self) -> int:
-        return self.rows * self.width
-
     def __str__(self) -> str:
         ending = _suffix("equal", self.split) + _suffix("row-major", self.layout)
-        return f"{self.rows}x{self.width}-g{self.groups}{ending}"
+        return f"{super().__str__()}-g{self.groups}{ending}"
 
 
 @dataclass(frozen=True)
