@@ -244,6 +244,17 @@ class Operator:
             return self._call(*arguments)
 
 
+def saving(*places: int, rest: int) -> Callable[..., None]:
+    """A `setup_context` that saves the arguments at `places`, which are tensors, and keeps those from `rest` on, which
+    are none, as `ctx.rest`."""
+
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*[inputs[place] for place in places])
+        ctx.rest = inputs[rest:]
+
+    return save
+
+
 # In a frame that Dynamo leaves to Python (a graph break in a loop) this call would be compiled as a frame of its own,
 # for each operator and shape anew, up to Dynamo's limit. It passes over torch's own layers above an operator, and now
 # over this one. What Dynamo traces still goes through.
@@ -253,6 +264,8 @@ _DYNAMO.set_code_exec_strategy(
 )
 
 
-def operator(name: str, mutates: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Operator]:
-    """Make a function the operator `perfguard_kernels::name`."""
-    return lambda function: Operator(name, function, mutates)
+def operator(
+    name: str, mutates: Sequence[str] = (), schema: str | None = None
+) -> Callable[[Callable[..., Any]], Operator]:
+    """Make a function the operator `perfguard_kernels::name`; the rest as in `Operator`."""
+    return lambda function: Operator(name, function, mutates, schema)

@@ -94,21 +94,12 @@ class LigerCrossEntropyFunction:
         """-> loss, and z-loss, token accuracy and predicted tokens or None."""
         asked = return_token_accuracy, return_predicted_tokens
         predictions = _predictions([_input], target, ignore_index, reduction, *asked)  # before it is overwritten
-        return _four(
-            operators.cross_entropy(
-                _input,
-                target,
-                ignore_index,
-                reduction,
-                inplace=owns_memory(_input),  # Liger's may be an expanded tensor
-                weight=weight,
-                label_smoothing=label_smoothing,
-                softcap=softcap,
-                lse_square_scale=lse_square_scale,
-                return_z_loss=return_z_loss,
-            ),
-            predictions,
-        )
+        found = operators.cross_entropy(
+            _input, target, ignore_index, reduction, inplace=owns_memory(_input),  # Liger's may be an expanded tensor
+            weight=weight, label_smoothing=label_smoothing, softcap=softcap, lse_square_scale=lse_square_scale,
+            return_z_loss=return_z_loss,
+        )  # fmt: skip
+        return _four(found, predictions)
 
 
 class LigerFusedLinearCrossEntropyFunction:
@@ -141,22 +132,12 @@ class LigerFusedLinearCrossEntropyFunction:
         chunks = (F.linear(rows, weight, bias) for rows in _input.split(LEAST_ROWS))
         asked = return_token_accuracy, return_predicted_tokens
         predictions = _predictions(chunks, target, ignore_index, reduction, *asked)
-        return _four(
-            operators.linear_cross_entropy(
-                _input,
-                weight,
-                target,
-                linear_bias=bias,
-                weight=ce_weight,
-                ignore_index=ignore_index,
-                reduction=reduction,
-                label_smoothing=label_smoothing,
-                softcap=softcap,
-                lse_square_scale=lse_square_scale,
-                return_z_loss=return_z_loss,
-            ),
-            predictions,
-        )
+        found = operators.linear_cross_entropy(
+            _input, weight, target, linear_bias=bias, weight=ce_weight, ignore_index=ignore_index, reduction=reduction,
+            label_smoothing=label_smoothing, softcap=softcap, lse_square_scale=lse_square_scale,
+            return_z_loss=return_z_loss,
+        )  # fmt: skip
+        return _four(found, predictions)
 
 
 class LigerSiLUMulFunction:
@@ -290,17 +271,7 @@ def liger_rms_norm(
     return LigerRMSNormFunction.apply(X, W, eps, offset, casting_mode, in_place)
 
 
-def liger_rope(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    position_ids: Tensor | None = None,
-    unsqueeze_dim: int = 1,
-    rotary_dim: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    """`LigerRopeFunction`."""
-    return LigerRopeFunction.apply(q, k, cos, sin, position_ids, unsqueeze_dim, rotary_dim)
+liger_rope = LigerRopeFunction.apply
 
 
 class LigerCrossEntropyLoss(nn.Module):
@@ -325,12 +296,10 @@ class LigerCrossEntropyLoss(nn.Module):
         self.return_token_accuracy, self.return_predicted_tokens = return_token_accuracy, return_predicted_tokens
 
     def forward(self, _input: Tensor, target: Tensor) -> Tensor | CrossEntropyOutput:
-        return _of_user(
-            LigerCrossEntropyFunction.apply(
-                _input, target, self.weight, self.ignore_index, self.lse_square_scale, self.label_smoothing,
-                self.reduction, self.softcap,
-                self.return_z_loss, self.return_token_accuracy, self.return_predicted_tokens,
-            )
+        return liger_cross_entropy(
+            _input, target, self.weight, None, self.ignore_index, None, self.reduction, self.label_smoothing,
+            self.lse_square_scale, self.softcap, self.return_z_loss, self.return_token_accuracy,
+            self.return_predicted_tokens,
         )  # fmt: skip
 
 
@@ -360,12 +329,10 @@ class LigerFusedLinearCrossEntropyLoss(nn.Module):
     def forward(
         self, lin_weight: Tensor, _input: Tensor, target: Tensor, bias: Tensor | None = None
     ) -> Tensor | CrossEntropyOutput:
-        return _of_user(
-            LigerFusedLinearCrossEntropyFunction.apply(
-                _input, lin_weight, target, bias, self.ce_weight, self.ignore_index, self.lse_square_scale,
-                self.label_smoothing, self.reduction, self.softcap, self.return_z_loss, self.accum_dtype,
-                self.use_token_scaling, self.return_token_accuracy, self.return_predicted_tokens,
-            )
+        return liger_fused_linear_cross_entropy(
+            _input, lin_weight, target, bias, self.ce_weight, self.ignore_index, self.lse_square_scale,
+            self.label_smoothing, self.reduction, self.softcap, self.return_z_loss, self.accum_dtype,
+            self.use_token_scaling, self.return_token_accuracy, self.return_predicted_tokens,
         )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ Nothing in here reads tensor data, so the checks are free on a GPU, under graph 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from kernels.arguments import require_device, require_floats, require_length, require_like, require_offs
 
@@ -24,27 +25,27 @@ def padded_rows(tokens: int, groups: int) -> int:
     return (rows + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def padded_ends(offs: torch.Tensor) -> torch.Tensor:
+def padded_ends(offs: Tensor) -> Tensor:
     """offs (G,) int32 -> the same for groups padded to multiples of 16; an empty group stays empty."""
     lengths_G = torch.diff(offs, prepend=offs.new_zeros(1))
     return ((lengths_G + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT).cumsum(0, dtype=torch.int32)
 
 
-def require_blocks(x: torch.Tensor, name: str) -> None:
+def require_blocks(x: Tensor, name: str) -> None:
     """A matrix, or one for each expert."""
     require_floats(x, name)
     if x.ndim not in (2, 3):
         raise ValueError(f"{name}: has {x.ndim} dimensions, shape {tuple(x.shape)}; may have 2 or 3")
 
 
-def require_same_tokens(x1: torch.Tensor, x2: torch.Tensor) -> None:
+def require_same_tokens(x1: Tensor, x2: Tensor) -> None:
     """The two operands of a dual quantiser share tokens, dtype and device, as they share `offs`."""
     if x2.shape[0] != x1.shape[0]:
         raise ValueError(f"x2: has {x2.shape[0]} rows; may have {x1.shape[0]}, as x1 has")
     require_like(x2, "x2", x1, "x1")
 
 
-def require_matmul_operands(a: torch.Tensor, b_t: torch.Tensor, offs: torch.Tensor) -> None:
+def require_matmul_operands(a: Tensor, b_t: Tensor, offs: Tensor) -> None:
     """a (R, K) and b_t (E, K, N) in bf16 or fp32 on one device, offs (E,)."""
     for name, operand, ndim in (("a", a, 2), ("b_t", b_t, 3)):
         require_floats(operand, name, ndim)

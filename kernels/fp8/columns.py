@@ -8,7 +8,7 @@ Shape suffixes: T rows of the tile (tokens, or N of a weight), W columns of the 
 C chunks, G groups, K columns.
 
 How. A *panel* is one group's rows by W columns; what shares scales lies in one panel. It is cut into
-equal chunks of rows, one a program. A program reads its chunk, keeps its first tile (T + TAIL rows) in
+equal chunks of rows, one a program. A program reads its chunk, keeps its first tile (T rows) in
 registers, publishes the chunk's amax, waits until the panel's chunks are all published, and writes its codes. So
 memory is read once and written once; only a chunk taller than a tile re-reads what it could not keep.
 
@@ -46,7 +46,7 @@ def _find_group(offs_ptr, slot, groups, rows, T: tl.constexpr, PADDED: tl.conste
     """The group that slot belongs to, its rows [start, end), the slot's number within it, and all gaps before it.
 
     Group g owns slots offs[g-1] // T + g up to offs[g] // T + g, which is at least
-    cdiv(length, HELD), and no sum over groups is needed to find it. Number `groups` is the rest of the
+    cdiv(length, T), and no sum over groups is needed to find it. Number `groups` is the rest of the
     buffer, past the last group.
     """
     BLOCK: tl.constexpr = 64  # within a warp
@@ -103,14 +103,14 @@ def _panel_amax(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _cut(start, end, HELD: tl.constexpr, CHUNKS: tl.constexpr):  # type: ignore[no-untyped-def]
+def _cut(start, end, T: tl.constexpr, CHUNKS: tl.constexpr):  # type: ignore[no-untyped-def]
     """Chunks of rows [start, end): where the first begins, how many, how high.
 
     They are equal, and begin on multiples of 16 rows of the buffer so that codes are stored as vectors.
     """
     base = start // 16 * 16
     span = end - base
-    chunks = tl.maximum(tl.minimum(tl.cdiv(span, HELD), CHUNKS), 1)
+    chunks = tl.maximum(tl.minimum(tl.cdiv(span, T), CHUNKS), 1)
     height = tl.maximum(tl.cdiv(tl.cdiv(span, chunks), 16), 1) * 16
     return base, tl.maximum(tl.cdiv(span, height), 1), height
 
@@ -121,7 +121,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
     stride_k, x2_ptr, codes2_ptr, scales2_ptr, width2, stride2_t, stride2_k, first_programs, padded_offs_ptr, code_rows,
     ATOMIC: tl.constexpr, form: tl.constexpr, encoding: tl.constexpr, config: tl.constexpr,
 ):  # fmt: skip
-    """One chunk of one panel a program, of which it keeps the configuration's `rows` and `tail` in registers.
+    """One chunk of one panel a program, of which it keeps the configuration's `rows` in registers.
 
     With offs (groups,) int32: x (rows, width), jagged along the rows by it; codes at column * rows + row; `slots` in
     all. Without: x (groups, rows, width), codes at group * rows * width + column * rows + row; `slots` a group.
@@ -129,8 +129,6 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
     ATOMIC; word (groups, stripes) int64. amax and word begin at zero.
     With padded_offs (groups,) int32, which is written: codes at column * code_rows + padded row.
     With x2: programs from `first_programs` on do the same for it, jagged too, with its own part of amax and word.
-    `overlap` of the configuration: launched while the fill of amax and word may still run, which is older than all that
-    this kernel reads or overwrites before it waits.
     """
     FORM: tl.constexpr = named(Form, form)
     ENCODING: tl.constexpr = named(Encoding, encoding)
@@ -138,9 +136,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
     JAGGED: tl.constexpr = offs_ptr is not None
     PADDED: tl.constexpr = padded_offs_ptr is not None
     T: tl.constexpr = CONFIG.rows
-    TAIL: tl.constexpr = CONFIG.tail
     W: tl.constexpr = CONFIG.width
-    HELD: tl.constexpr = CONFIG.held
     REST: tl.constexpr = CONFIG.rest
 
     pid = tl.program_id(0)
@@ -169,7 +165,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
     if FORM.rows_aligned or PADDED:
         row_count = row_count // 16 * 16  # tells the compiler that it is a multiple
     if JAGGED:
-        group, start, end, chunk, gaps = _find_group(offs_ptr, slot, groups, rows, HELD, PADDED)
+        group, start, end, chunk, gaps = _find_group(offs_ptr, slot, groups, rows, T, PADDED)
         slot_row = slot
         is_group = group < groups
         if PADDED:  # from here on rows are those of codes; row r of them is row r - gaps of x
@@ -187,7 +183,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
         x_ptr += group.to(tl.int64) * stride_g
         codes_ptr += group * row_count * width
 
-    base, chunks, height = _cut(start, end, HELD, CONFIG.chunks)
+    base, chunks, height = _cut(start, end, T, CONFIG.chunks)
     if (chunk >= chunks) | (stripe >= stripes):
         return
     first = base + chunk * height
@@ -204,9 +200,7 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
 
     # Past the last group nothing is loaded: its zeros have the codes that are due there.
     load_high = tl.where(is_group, high, 0)
-    kept = load_tiles(panel, first, low, load_high, T, TAIL, W, CONFIG.pack, FORM)
-    if CONFIG.overlap:
-        tl.extra.cuda.gdc_wait()
+    kept = load_tiles(panel, first, low, load_high, T, W, CONFIG.pack, FORM)
     shared = is_group & (chunks > 1)
     panel_word_ptr = word_ptr + group * stripes + stripe
     word = chunks.to(tl.int64)
@@ -215,10 +209,10 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
     last = (word & COUNT_MASK) == chunks
     abandoned = word >> 8
 
-    amax_W = amax_of(kept, TAIL, W, FORM)
-    for at in range(HELD, load_high, REST):  # what cannot be kept
-        tiles = load_tiles(panel, first + at, low - at, load_high - at, REST, 0, W, CONFIG.pack, FORM)
-        amax_W = tl.maximum(amax_W, amax_of(tiles, 0, W, FORM))
+    amax_W = amax_of(kept, W, FORM)
+    for at in range(T, load_high, REST):  # what cannot be kept
+        tiles = load_tiles(panel, first + at, low - at, load_high - at, REST, W, CONFIG.pack, FORM)
+        amax_W = tl.maximum(amax_W, amax_of(tiles, W, FORM))
 
     mine = True
     if shared:
@@ -252,11 +246,11 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
             tl.store(padded_offs_ptr + group, tl.cdiv(end, 16) * 16)
 
     if mine:
-        write_tiles(kept, panel, first, scale_W, not_finite_W, low, tl.minimum(high, HELD), T, TAIL, W, FORM, ENCODING)
+        write_tiles(kept, panel, first, scale_W, not_finite_W, low, tl.minimum(high, T), T, W, FORM, ENCODING)
 
     # The rest: rows that were not kept, the chunks of those that gave up, and rows short of a vector.
     helping = last & (abandoned != 0)
-    if (mine & ((high > HELD) | (low % 16 != 0) | (high % 16 != 0))) | helping:
+    if (mine & ((high > T) | (low % 16 != 0) | (high % 16 != 0))) | helping:
         for c in range(tl.where(helping, 0, chunk), tl.where(helping, chunks, chunk + 1)):
             own = (c == chunk) & mine
             if own | (((abandoned >> c) & 1) != 0):
@@ -264,13 +258,11 @@ def quantize_columns(  # type: ignore[no-untyped-def]  # noqa: C901  # most bran
                 c_low = tl.maximum(c_first, start) - c_first
                 c_high = tl.minimum(c_first + height, end) - c_first
                 c_load_high = tl.where(is_group, c_high, 0)
-                for at in range(tl.where(own, HELD, 0), c_high, REST):
-                    tiles = load_tiles(
-                        panel, c_first + at, c_low - at, c_load_high - at, REST, 0, W, CONFIG.pack, FORM
-                    )  # fmt: skip
+                for at in range(tl.where(own, T, 0), c_high, REST):
+                    tiles = load_tiles(panel, c_first + at, c_low - at, c_load_high - at, REST, W, CONFIG.pack, FORM)
                     write_tiles(
                         tiles, panel, c_first + at, scale_W, not_finite_W, c_low - at, tl.minimum(c_high - at, REST),
-                        REST, 0, W, FORM, ENCODING,
+                        REST, W, FORM, ENCODING,
                     )  # fmt: skip
                 if (c_low % 16 != 0) | (c_high % 16 != 0):
                     _write_short(

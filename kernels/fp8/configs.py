@@ -7,7 +7,7 @@ a count of tokens or groups, and nothing is timed in a user's process; entries c
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -50,21 +50,7 @@ class ColumnsConfig(NamedTuple):
     polls: int = 64  # of the panel's amax before a program gives up waiting
     wait_rows: int = 4  # chunks looked at together while waiting
     rest: int = 64  # rows at a time of what was not kept, a power of two
-    tail: int = 0  # rows kept besides, a power of two: groups are seldom a power of two long
-    overlap: bool = False  # start while the fill of the workspace ends (programmatic dependent launch)
-    maxnreg: int | None = None  # registers a thread, where the compiler would take so many that few programs fit
     uncached: bool = False  # polls by loads with ".cv", where a cache may answer volatile ones
-
-    @property
-    def held(self) -> int:
-        """Rows that a program keeps."""
-        return self.rows + self.tail
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """What Triton is told besides the number of warps, where it is not what Triton does anyway."""
-        registers = {} if self.maxnreg is None else {"maxnreg": self.maxnreg}
-        return {**registers, **({"launch_pdl": True} if self.overlap else {})}
 
 
 class PanelsConfig(NamedTuple):
@@ -95,7 +81,6 @@ class RingConfig(NamedTuple):
     stripes: int = 8  # neighbouring panels that run side by side
     programs: int = 1  # an SM
     polls: int = 4096  # of the panel's amax before a program takes it from the rows
-    overlap: bool = True  # start beside the fill of the workspace (programmatic dependent launch)
 
     @property
     def held_rows(self) -> int:
@@ -155,33 +140,8 @@ def _head_and_tail(width: int) -> tuple[int, int]:
     return (block, 0) if head + tail > block * 3 // 4 else (head, tail)  # then one block is as good
 
 
-# Of 16-bit inputs whose rows are whole words: tokens, then weights. About 528 programs run at a time on an H200, and
-# chunks * stripes stays below that: else the first programs of a long group wait for some that have no place yet.
-_TOKENS: dict[str, tuple[ColumnsConfig, ...]] = {
-    "sm_90": (
-        ColumnsConfig(
-            rows=512, tail=32, width=32, warps=4, stripes=16, chunks=32, polls=256, rest=128, maxnreg=128, overlap=True
-        ),
-        ColumnsConfig(
-            rows=512, width=32, warps=4, stripes=16, chunks=32, polls=256, rest=128, maxnreg=128, overlap=True
-        ),
-        ColumnsConfig(rows=256, width=32, warps=2, stripes=16, maxnreg=128),
-    ),
-}
-_WEIGHTS: dict[str, tuple[ColumnsConfig, ...]] = {
-    "sm_90": (
-        ColumnsConfig(
-            rows=512, width=32, warps=4, stripes=8, wait_rows=8, polls=256, rest=128, maxnreg=128, overlap=True
-        ),
-        ColumnsConfig(rows=512, width=16, warps=2, stripes=8, maxnreg=128),
-        ColumnsConfig(rows=512, width=64, warps=8, stripes=8, maxnreg=128),
-    ),
-}
-# Everything else: other architectures, other inputs.
-_GENERAL = (
-    ColumnsConfig(rows=256, width=32, warps=4),
-    ColumnsConfig(rows=128, width=64, warps=4),
-)
+# What no ring or panels of Hopper's serve: other architectures, other inputs.
+_GENERAL = (ColumnsConfig(rows=256, width=32, warps=4), ColumnsConfig(rows=128, width=64, warps=4))
 # The interpreter: small tiles, several chunks a panel, and nobody waits.
 _INTERPRETED = (
     ColumnsConfig(rows=32, width=32, warps=4, stripes=2, polls=0),
@@ -189,19 +149,13 @@ _INTERPRETED = (
 )
 
 
-def columns_candidates(arch: str, jagged: bool, layout: Layout, words: bool) -> tuple[ColumnsConfig, ...]:
-    """Candidates of `quantize_columns`, the default first. `jagged`: groups of tokens, else experts of a weight.
-    `layout` "reduced" says that the rows lie side by side in memory, `words` that 16-bit columns come in
-    aligned pairs."""
-    if arch == "cpu":
-        configs = _INTERPRETED
-    elif words:
-        configs = (_TOKENS if jagged else _WEIGHTS).get(arch, _GENERAL)
-    else:
-        configs = _GENERAL
+def columns_candidates(arch: str, layout: Layout) -> tuple[ColumnsConfig, ...]:
+    """Candidates of `quantize_columns`. `layout` "reduced" says that the rows lie side by side in memory."""
     pack = 1 if layout == "reduced" else 4
     # Triton before 3.9 compiles a volatile load for AMD as any other. For NVIDIA 3.6 does so with ".cv".
-    return tuple(config._replace(pack=pack, uncached=arch.startswith("gfx")) for config in configs)
+    uncached = arch.startswith("gfx")
+    configs = _INTERPRETED if arch == "cpu" else _GENERAL
+    return tuple(config._replace(pack=pack, uncached=uncached) for config in configs)
 
 
 # Weights that fit shared memory whole. On an H200 64 of 1,408 x 2,048 take 139 us, 173 with `quantize_columns` and 152

@@ -6,6 +6,7 @@ Shape suffixes: M tokens, K inner width, N outer width, E experts.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from kernels.fp8.shapes import Device
 from kernels.grouped.shapes import ProductShape
@@ -14,9 +15,7 @@ from kernels.grouped.shapes import ProductShape
 class MatmulShape(ProductShape):
     """a (M, K), the stored weight (E, N, K) and offs (E,)."""
 
-    def inputs(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor, Tensor]:
         a_MK, b_EKN, offs_E = super().inputs(device, dtype)
         return a_MK, b_EKN.detach().mT.requires_grad_(), offs_E
 

@@ -11,6 +11,7 @@ import mmap
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from kernels.fp8.formats import Format
 
@@ -19,20 +20,20 @@ from kernels.fp8.formats import Format
 # returns an equal one; the surroundings in the buffer are NaN, so that a read beside the view shows.
 
 
-def _surrounded(values: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+def _surrounded(values: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.full(shape, torch.nan, dtype=values.dtype, device=values.device)
 
 
-def row_major(values: torch.Tensor) -> torch.Tensor:
+def row_major(values: Tensor) -> Tensor:
     return values.clone(memory_format=torch.contiguous_format)
 
 
-def column_major(values: torch.Tensor) -> torch.Tensor:
+def column_major(values: Tensor) -> Tensor:
     """The last two dimensions swapped in memory: the natural layout of a transposed weight."""
     return values.mT.contiguous().mT
 
 
-def transposed_view(values: torch.Tensor) -> torch.Tensor:
+def transposed_view(values: Tensor) -> Tensor:
     """`.mT` of a column slice: unit stride in the second last dimension, leading dimension too large."""
     *batch, rows, columns = values.shape
     buffer = _surrounded(values, (*batch, columns, rows + 3))
@@ -40,44 +41,44 @@ def transposed_view(values: torch.Tensor) -> torch.Tensor:
     return view.copy_(values)
 
 
-def every_second_row(values: torch.Tensor) -> torch.Tensor:
+def every_second_row(values: Tensor) -> Tensor:
     *batch, rows, columns = values.shape
     view = _surrounded(values, (*batch, 2 * rows, columns))[..., ::2, :]
     return view.copy_(values)
 
 
-def every_second_column(values: torch.Tensor) -> torch.Tensor:
+def every_second_column(values: Tensor) -> Tensor:
     """No dimension has stride 1."""
     *batch, rows, columns = values.shape
     view = _surrounded(values, (*batch, rows, 2 * columns))[..., ::2]
     return view.copy_(values)
 
 
-def column_slice(values: torch.Tensor) -> torch.Tensor:
+def column_slice(values: Tensor) -> Tensor:
     """A row stride that is wider than the row, and rows that start anywhere."""
     *batch, rows, columns = values.shape
     view = _surrounded(values, (*batch, rows, columns + 5))[..., 2 : 2 + columns]
     return view.copy_(values)
 
 
-def cat_split(values: torch.Tensor) -> torch.Tensor:
+def cat_split(values: Tensor) -> Tensor:
     """The second half of a fused projection: what the gradient of a `cat` looks like."""
     beside = torch.full_like(values, torch.nan)
     return torch.cat((beside, values), dim=-1).tensor_split(2, dim=-1)[1]
 
 
-def storage_offset_one(values: torch.Tensor) -> torch.Tensor:
+def storage_offset_one(values: Tensor) -> Tensor:
     """Contiguous, but no address is aligned to 16 bytes."""
     view = _surrounded(values, (values.numel() + 1,))[1:].view(values.shape)
     return view.copy_(values)
 
 
-def batch_innermost(values: torch.Tensor) -> torch.Tensor:
+def batch_innermost(values: Tensor) -> Tensor:
     """The first dimension has stride 1; in two dimensions that is column-major."""
     return values.movedim(0, -1).contiguous().movedim(-1, 0)
 
 
-LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "row-major": row_major,
     "column-major": column_major,
     "transposed-view": transposed_view,
@@ -90,22 +91,22 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def expanded_rows(values: torch.Tensor) -> torch.Tensor:
+def expanded_rows(values: Tensor) -> Tensor:
     """The first row everywhere: stride 0 down the rows, as a broadcast bias has."""
     return values[..., :1, :].expand(values.shape)
 
 
-def expanded_columns(values: torch.Tensor) -> torch.Tensor:
+def expanded_columns(values: Tensor) -> Tensor:
     """The first column everywhere: stride 0 along the row, as the gradient of a row sum has."""
     return values[..., :1].expand(values.shape)
 
 
-def expanded_scalar(values: torch.Tensor) -> torch.Tensor:
+def expanded_scalar(values: Tensor) -> Tensor:
     """One element everywhere, all strides 0: the gradient of `.sum()`."""
     return values.flatten()[:1].view([1] * values.ndim).expand(values.shape)
 
 
-def overlapping(values: torch.Tensor) -> torch.Tensor:
+def overlapping(values: Tensor) -> Tensor:
     """Windows of one line, element [.., i, j] = line[i + j]: different elements share an address."""
     rows, columns = values.shape[-2:]
     line = values.new_empty(values.numel() + rows + columns).copy_(
@@ -116,7 +117,7 @@ def overlapping(values: torch.Tensor) -> torch.Tensor:
 
 
 # These keep shape, dtype and device, but not the values: their elements share memory.
-SHARING_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+SHARING_LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded-rows": expanded_rows,
     "expanded-columns": expanded_columns,
     "expanded-scalar": expanded_scalar,
@@ -124,7 +125,7 @@ SHARING_LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-def far_apart(values: torch.Tensor, dim: int, stride: int) -> torch.Tensor:
+def far_apart(values: Tensor, dim: int, stride: int) -> Tensor:
     """Neighbours along `dim` lie `stride` elements apart, so that 32 bits do not hold the last ones' offsets.
 
     The buffer reaches as far below the first element as an offset that wraps can point, counted in elements
@@ -139,7 +140,7 @@ def far_apart(values: torch.Tensor, dim: int, stride: int) -> torch.Tensor:
     return view.copy_(moved).movedim(0, dim)
 
 
-def _untouched(elements: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _untouched(elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Memory that costs address space alone, on a CPU, as long as nobody touches its pages."""
     if device.type != "cpu":
         return torch.empty(elements, dtype=dtype, device=device)
@@ -151,37 +152,37 @@ def _untouched(elements: int, dtype: torch.dtype, device: torch.device) -> torch
 # ---------------------------------------------------------------------------------------------------
 # Values: slices (S, L) that share one scale along L. `format_` is the fp8 format aimed at.
 
-Fill = Callable[[int, int, torch.dtype, Format], torch.Tensor]
+Fill = Callable[[int, int, torch.dtype, Format], Tensor]
 
 
-def normal(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def normal(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     return torch.randn(slices, length).to(dtype)
 
 
-def _outlier(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _outlier(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     x_SL = torch.randn(slices, length)
     x_SL[torch.arange(slices), torch.arange(slices) % length] = 1e4
     return x_SL.to(dtype)
 
 
-def _zeros(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _zeros(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     return torch.zeros(slices, length, dtype=dtype)
 
 
-def _zero_slice(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _zero_slice(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     x_SL = torch.randn(slices, length)
     x_SL[slices // 2] = 0.0
     return x_SL.to(dtype)
 
 
-def _constant(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _constant(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """Each slice one value, either sign, over many powers of two: every code is MAX or -MAX."""
     x_S1 = torch.linspace(-12.0, 12.0, slices).exp2().view(slices, 1)
     x_S1[::2] *= -1.0
     return x_S1.expand(slices, length).to(dtype)
 
 
-def _signed_zeros(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _signed_zeros(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """+0 and -0 in turn, in odd slices beside one ordinary value; 0x80 must not appear in fnuz."""
     x_SL = torch.zeros(slices, length, dtype=dtype)
     x_SL[:, ::2] = -0.0
@@ -189,7 +190,7 @@ def _signed_zeros(slices: int, length: int, dtype: torch.dtype, format_: Format)
     return x_SL
 
 
-def _small_codes(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _small_codes(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """MAX first, then values that land among the fp8 subnormals, just above and just below zero."""
     x_SL = torch.randn(slices, length) * 4 * torch.finfo(format_.dtype).smallest_normal
     x_SL[:, 1::3] *= 2.0 ** -(format_.mantissa_bits + 2)  # below half of the smallest: to +0 or -0
@@ -197,19 +198,19 @@ def _small_codes(slices: int, length: int, dtype: torch.dtype, format_: Format) 
     return x_SL.to(dtype)
 
 
-def _input_subnormals(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _input_subnormals(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """Nothing but the input dtype's own subnormals: below the floor of amax, and not to be flushed."""
     smallest = torch.finfo(dtype).smallest_normal
     return (torch.rand(slices, length, dtype=torch.float64).sub(0.5) * smallest).to(dtype)
 
 
-def _around_floor(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _around_floor(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """amax below, near and above 1e-12, slice by slice; in fp16 all of it is zero."""
     x_SL = torch.rand(slices, length) * 1e-12
     return (x_SL * torch.linspace(0.25, 4.0, slices).view(slices, 1)).to(dtype)
 
 
-def _around_max(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _around_max(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """amax one step under, at, one step over MAX and far over it; 248 rounds to 256 in e4m3fnuz."""
     x_SL = torch.randn(slices, length) * format_.max / 4
     at_max = torch.tensor(format_.max, dtype=dtype)
@@ -228,7 +229,7 @@ def _around_max(slices: int, length: int, dtype: torch.dtype, format_: Format) -
     return x_SL
 
 
-def _near_limit(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _near_limit(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """The largest that the input holds, and everything just below it: the scale is tiny, no overflow."""
     top = torch.finfo(dtype).max
     x_SL = torch.rand(slices, length, dtype=torch.float64).mul(0.25).add(0.75) * top
@@ -236,7 +237,7 @@ def _near_limit(slices: int, length: int, dtype: torch.dtype, format_: Format) -
     return x_SL.to(dtype)
 
 
-def _ties(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _ties(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """MAX first, so that the scale is 1; then the middle between two codes, a step below, a step above."""
     codes = torch.arange(format_.max_code + 1, dtype=torch.uint8)
     values = codes.view(format_.dtype).double()
@@ -250,7 +251,7 @@ def _ties(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torc
     return torch.cat((torch.full((slices, 1), format_.max, dtype=dtype), x_SL), dim=1)
 
 
-def _below_power(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _below_power(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """Scales just under, at and just over a power of two, where exp2(floor(log2)) goes wrong."""
     x_SL = torch.randn(slices, length).clamp(-3.0, 3.0)
     significand = format_.max / 2.0 ** (int(format_.max).bit_length() - 1)
@@ -260,7 +261,7 @@ def _below_power(slices: int, length: int, dtype: torch.dtype, format_: Format) 
 
 
 def _one_element(value: float) -> Fill:
-    def fill(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+    def fill(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
         x_SL = torch.randn(slices, length)
         x_SL[slices // 2, length // 2] = value
         return x_SL.to(dtype)
@@ -268,7 +269,7 @@ def _one_element(value: float) -> Fill:
     return fill
 
 
-def _nan_payloads(slices: int, length: int, dtype: torch.dtype, format_: Format) -> torch.Tensor:
+def _nan_payloads(slices: int, length: int, dtype: torch.dtype, format_: Format) -> Tensor:
     """NaN and Inf of both signs, also together in a slice; every second slice stays ordinary."""
     x_SL = torch.randn(slices, length).to(dtype)
     specials = (torch.nan, -torch.nan, torch.inf, -torch.inf)

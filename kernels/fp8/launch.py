@@ -252,7 +252,7 @@ def columns_plan(columns: Columns) -> PanelsPlan | RingPlan | ChunksPlan:
         configs += panels_candidates(arch, dtype, rows, columns.widths[0])
     if columns.words:
         configs += ring_candidates(arch, dtype, rows)
-    configs += columns_candidates(arch, rows is None, columns.layout, columns.words)
+    configs += columns_candidates(arch, columns.layout)
     config = pick(configs[:MAX_CANDIDATES], columns.how.candidate)
     if isinstance(config, PanelsConfig):
         return PanelsPlan(columns, config)
@@ -275,12 +275,11 @@ class ChunksPlan:
             encoding=columns.how.encoding,
             config=config,
             num_warps=config.warps,
-            **config.options,
         )
 
     @staticmethod
     def _slots_of_weight(config: ColumnsConfig, rows: int) -> int:
-        return min(config.chunks, max(1, cdiv(rows, config.held)))
+        return min(config.chunks, max(1, cdiv(rows, config.rows)))
 
     def run(self, operands: Sequence[Operand], groups: Groups) -> None:
         config, widths, words, rows = self.config, self.columns.widths, self.columns.words, groups.rows
@@ -288,7 +287,7 @@ class ChunksPlan:
             slots = self._slots_of_weight(config, rows)
             all_slots = slots * groups.count
         else:
-            all_slots = slots = groups.code_rows // config.held + groups.count + 1
+            all_slots = slots = groups.code_rows // config.rows + groups.count + 1
         orders = all_slots // slots
         stripes = [cdiv(width, config.width) for width in widths]
         programs = [orders * slots * cdiv(n, config.stripes) * config.stripes for n in stripes]
@@ -312,8 +311,6 @@ def _zeroed(panels: int, slices: int, device: torch.device) -> tuple[Tensor, Ten
 
     One fill, as both have to begin at zero.
     """
-    # Has to be a kernel launched the usual way: with `overlap` the quantiser begins as this ends, and relies on all
-    # that came before this being done.
     zeros = torch.zeros(2 * panels + slices, dtype=torch.int32, device=device)
     return zeros[: 2 * panels].view(torch.int64), zeros[2 * panels :].view(torch.uint32)
 
@@ -370,7 +367,7 @@ class RingPlan:
             encoding=columns.how.encoding,
             config=config,
             num_warps=config.warps,
-            **({"launch_pdl": True} if config.overlap and fills else {}),
+            **({"launch_pdl": True} if fills else {}),
         )
 
     def run(self, operands: Sequence[Operand], groups: Groups) -> None:

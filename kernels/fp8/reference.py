@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kernels.arguments import require_floats, require_offs, require_valid_offs
 from kernels.fp8.arguments import (
@@ -32,15 +33,15 @@ from kernels.fp8.arguments import (
 from kernels.fp8.formats import Format, format_of
 from kernels.hardware import default_fp8_dtype
 
+Pair = tuple[Tensor, Tensor]
+
 AMAX_FLOOR = 1e-12
 SIGN_AND_EXPONENT = -(1 << 23)  # clears the 23 mantissa bits of an fp32 pattern
 LAST_MANTISSA = (1 << 23) - 1  # added to a pattern it carries into the exponent unless the value is a power of two
 HALF_NORMAL = 1 << 22  # the pattern of 2^-127, the least scale of e8m0
 
 
-def quantize_rowwise(
-    x: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_rowwise(x: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False) -> Pair:
     """One scale a row: x (M, K) -> codes (M, K), scales (M, 1)."""
     require_floats(x, "x", ndim=2)
     format_ = _output_format(dtype, x.device)
@@ -49,8 +50,8 @@ def quantize_rowwise(
 
 
 def quantize_rowwise_per_group(
-    x: torch.Tensor, offs: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+    x: Tensor, offs: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> Pair:
     """One scale for each row and group of columns: x (P, M), offs (G,) -> codes (P, M), scales (G * P,)."""
     require_floats(x, "x", ndim=2)
     require_offs(offs, x, "x")
@@ -61,13 +62,13 @@ def quantize_rowwise_per_group(
 
 
 def quantize_colwise_per_group(
-    x: torch.Tensor,
-    offs: torch.Tensor,
+    x: Tensor,
+    offs: Tensor,
     *,
     dtype: torch.dtype | None = None,
     power_of_two: bool = False,
     alignment: int | None = None,
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """One scale for each column and group of rows: x (M, K), offs (G,) -> codes (M, K), scales (G * K,).
 
     With `alignment` 16 each group begins and ends on a multiple of 16, codes are (P, K), 0x00 in the gaps, and the
@@ -86,14 +87,14 @@ def quantize_colwise_per_group(
 
 
 def quantize_colwise_per_group_dual(
-    x1: torch.Tensor,
-    x2: torch.Tensor,
-    offs: torch.Tensor,
+    x1: Tensor,
+    x2: Tensor,
+    offs: Tensor,
     *,
     dtype: torch.dtype | None = None,
     power_of_two: bool = False,
     alignment: int | None = None,
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """`quantize_colwise_per_group` of x1 (M, K1) and x2 (M, K2), which share their groups."""
     require_floats(x1, "x1", ndim=2)
     require_floats(x2, "x2", ndim=2)
@@ -104,9 +105,7 @@ def quantize_colwise_per_group_dual(
     return *first[:2], *second
 
 
-def quantize_transpose_3d_atomic(
-    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_transpose_3d_atomic(w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False) -> Pair:
     """One scale for each expert and inner index: w (E, K, N) -> codes (E, N, K), transposed; scales (E, K)."""
     require_floats(w, "w", ndim=3)
     format_ = _output_format(dtype, w.device)
@@ -114,16 +113,12 @@ def quantize_transpose_3d_atomic(
     return codes_EKN.view(format_.dtype).transpose(1, 2), scales_EK1.squeeze(2)
 
 
-def quantize_transpose_3d_reduction(
-    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_transpose_3d_reduction(w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False) -> Pair:
     """The same result as `quantize_transpose_3d_atomic`: the two differ in how the kernel reduces."""
     return quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
 
 
-def quantize_colwise_3d(
-    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_colwise_3d(w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False) -> Pair:
     """One scale for each expert and outer column: w (E, K, N) -> codes (E, K, N), scales (E, 1, N)."""
     require_floats(w, "w", ndim=3)
     format_ = _output_format(dtype, w.device)
@@ -133,29 +128,27 @@ def quantize_colwise_3d(
 
 
 def quantize_rowwise_colwise_per_group(
-    x: torch.Tensor,
-    offs: torch.Tensor,
+    x: Tensor,
+    offs: Tensor,
     *,
     dtype: torch.dtype | None = None,
     power_of_two: bool = False,
     alignment: int | None = None,
-) -> tuple[torch.Tensor, ...]:
+) -> tuple[Tensor, ...]:
     """`quantize_rowwise` and `quantize_colwise_per_group` of one operand."""
     rows = quantize_rowwise(x, dtype=dtype, power_of_two=power_of_two)
     return *rows, *quantize_colwise_per_group(x, offs, dtype=dtype, power_of_two=power_of_two, alignment=alignment)
 
 
 def quantize_colwise_transpose_3d(
-    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`quantize_colwise_3d` and `quantize_transpose_3d_*` of one weight."""
     columns = quantize_colwise_3d(w, dtype=dtype, power_of_two=power_of_two)
     return *columns, *quantize_transpose_3d_atomic(w, dtype=dtype, power_of_two=power_of_two)
 
 
-def quantize_1x128(
-    x: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_1x128(x: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False) -> Pair:
     """One scale for 128 neighbours of a row: x (..., M, K) -> codes (..., M, K), scales (..., M, ceil(K / 128)).
 
     Scales are the reciprocals of the multipliers, value = code * scale, and rows lie side by side in their memory.
@@ -163,17 +156,13 @@ def quantize_1x128(
     return _quantize_blocks(x, (1, 128), dtype, power_of_two)
 
 
-def quantize_128x128(
-    w: torch.Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_128x128(w: Tensor, *, dtype: torch.dtype | None = None, power_of_two: bool = False) -> Pair:
     """One scale for 128 rows of 128 columns: w (..., N, K) -> codes (..., N, K), scales (..., ceil(N / 128),
     ceil(K / 128)), contiguous, the reciprocals of the multipliers: value = code * scale."""
     return _quantize_blocks(w, (128, 128), dtype, power_of_two)
 
 
-def quantize_mx(
-    x: torch.Tensor, *, dtype: torch.dtype | None = None, round_up: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
+def quantize_mx(x: Tensor, *, dtype: torch.dtype | None = None, round_up: bool = False) -> Pair:
     """One power of two for 32 neighbours of a row: x (..., M, K) -> codes (..., M, K), scales (..., M, ceil(K / 32)).
 
     scale = 2^(floor(log2(amax)) - floor(log2(MAX))), or with `round_up` the least power of two that is not below
@@ -199,15 +188,15 @@ def quantize_mx(
 
 
 def grouped_mm(
-    a: torch.Tensor,
-    b_t: torch.Tensor,
-    offs: torch.Tensor,
+    a: Tensor,
+    b_t: Tensor,
+    offs: Tensor,
     *,
     out_dtype: torch.dtype = torch.bfloat16,
     dtype: torch.dtype | None = None,
     fast_accum: bool = True,
     keep_fp8_weights: bool = False,
-) -> torch.Tensor:
+) -> Tensor:
     """a (R, K), b_t (E, K, N), offs (E,) int32 -> (R, N) bf16: by group, each operand rounded to fp8 and back.
 
     Forward, dgrad and wgrad are plain matmuls in fp32 of the rounded values, group by group. float64 operands,
@@ -222,7 +211,7 @@ def grouped_mm(
 
 class _GroupedMm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, a_RK: torch.Tensor, b_EKN: torch.Tensor, offs: torch.Tensor, format_: Format) -> torch.Tensor:
+    def forward(ctx: Any, a_RK: Tensor, b_EKN: Tensor, offs: Tensor, format_: Format) -> Tensor:
         ctx.save_for_backward(a_RK, b_EKN, offs)
         ctx.format = format_
         a_rounded_RK, b_rounded_EKN = _rounded(a_RK, 1, format_), _rounded(b_EKN, 1, format_)
@@ -232,7 +221,7 @@ class _GroupedMm(torch.autograd.Function):
         return out_RN if a_RK.dtype == torch.float64 else out_RN.to(torch.bfloat16)
 
     @staticmethod
-    def backward(ctx: Any, grad_RN: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_RN: Tensor) -> tuple[Tensor | None, ...]:
         a_RK, b_EKN, offs = ctx.saved_tensors
         grad_rounded_RN, b_rounded_EKN = _rounded(grad_RN, 1, ctx.format), _rounded(b_EKN, 2, ctx.format)
         grad_a_RK = grad_rounded_RN.new_zeros(a_RK.shape)
@@ -244,7 +233,7 @@ class _GroupedMm(torch.autograd.Function):
         return grad_a_RK.to(a_RK.dtype), grad_b_ENK.to(b_EKN.dtype).mT, None, None
 
 
-def _rounded(x: torch.Tensor, dim: int, format_: Format) -> torch.Tensor:
+def _rounded(x: Tensor, dim: int, format_: Format) -> Tensor:
     """The values that the codes of x with power-of-two scales along `dim` stand for: fp32, or float64 as x is."""
     codes, scale = _quantize(x.float(), dim, format_, power_of_two=True)
     values = codes.view(format_.dtype).float() / scale
@@ -255,7 +244,7 @@ def _output_format(dtype: torch.dtype | None, device: torch.device) -> Format:
     return format_of(default_fp8_dtype(device) if dtype is None else dtype)
 
 
-def _pad_groups(codes_MK: torch.Tensor, offs_G: torch.Tensor) -> torch.Tensor:
+def _pad_groups(codes_MK: Tensor, offs_G: Tensor) -> Tensor:
     """Codes (M, K) -> (P, K), strides (1, P): each group moved to its padded place, 0x00 elsewhere."""
     tokens, width = codes_MK.shape
     padded_KP = torch.zeros((width, padded_rows(tokens, offs_G.numel())), dtype=torch.uint8, device=codes_MK.device)
@@ -266,9 +255,7 @@ def _pad_groups(codes_MK: torch.Tensor, offs_G: torch.Tensor) -> torch.Tensor:
     return padded_KP.t().view(codes_MK.dtype)
 
 
-def _quantize_groups(
-    x: torch.Tensor, offs: torch.Tensor, dim: int, codes: torch.Tensor, format_: Format, power_of_two: bool
-) -> torch.Tensor:
+def _quantize_groups(x: Tensor, offs: Tensor, dim: int, codes: Tensor, format_: Format, power_of_two: bool) -> Tensor:
     """Fill `codes` group by group along `dim`; rows past the last group keep their zeros.
 
     Returns the scales (G * width,) fp32; an empty group has the scale of an all-zero slice.
@@ -284,7 +271,7 @@ def _quantize_groups(
     return scales.flatten()
 
 
-def _quantize(x: torch.Tensor, dim: int, format_: Format, power_of_two: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _quantize(x: Tensor, dim: int, format_: Format, power_of_two: bool) -> Pair:
     """One scale for each slice of `x` along `dim`.
 
     Returns codes, contiguous uint8 of the shape of `x`, and scales, contiguous fp32, size 1 in `dim`.
@@ -303,7 +290,7 @@ def _quantize(x: torch.Tensor, dim: int, format_: Format, power_of_two: bool) ->
     return _encode(x, scale, finite, format_), _contiguous(scale)
 
 
-def _encode(x: torch.Tensor, scale: torch.Tensor, finite: torch.Tensor, format_: Format) -> torch.Tensor:
+def _encode(x: Tensor, scale: Tensor, finite: Tensor, format_: Format) -> Tensor:
     """The codes of x under `scale`, contiguous uint8; NaN where not `finite`."""
     scaled = (x.detach().float() * scale).clamp(-format_.max, format_.max)
     codes = scaled.contiguous().to(format_.dtype).view(torch.uint8)
@@ -312,9 +299,7 @@ def _encode(x: torch.Tensor, scale: torch.Tensor, finite: torch.Tensor, format_:
     return _contiguous(torch.where(finite, codes, format_.nan_code))
 
 
-def _quantize_blocks(
-    x: torch.Tensor, block: tuple[int, int], dtype: torch.dtype | None, power_of_two: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _quantize_blocks(x: Tensor, block: tuple[int, int], dtype: torch.dtype | None, power_of_two: bool) -> Pair:
     """Blocks of so many rows and columns share a scale, of which the reciprocals are returned."""
     require_blocks(x, "x" if block[0] == 1 else "w")
     format_ = _output_format(dtype, x.device)
@@ -325,7 +310,7 @@ def _quantize_blocks(
     return _unblocked(codes, x.shape, *block).view(format_.dtype), scales
 
 
-def _blocks_of(x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+def _blocks_of(x: Tensor, rows: int, columns: int) -> Tensor:
     """x (..., M, K) -> (..., M / rows, K / columns, rows * columns); what blocks at the ends lack is 0."""
     height, width = x.shape[-2:]
     padded = torch.nn.functional.pad(x, (0, -width % columns, 0, -height % rows))
@@ -333,12 +318,12 @@ def _blocks_of(x: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     return split.transpose(-3, -2).flatten(-2)
 
 
-def _unblocked(blocks: torch.Tensor, shape: torch.Size, rows: int, columns: int) -> torch.Tensor:
+def _unblocked(blocks: Tensor, shape: torch.Size, rows: int, columns: int) -> Tensor:
     """What `_blocks_of` makes of a tensor of this shape, put back."""
     split = blocks.unflatten(-1, (rows, columns)).transpose(-3, -2)
     return _contiguous(split.flatten(-2).flatten(-3, -2)[..., : shape[-2], : shape[-1]])
 
 
-def _contiguous(x: torch.Tensor) -> torch.Tensor:
+def _contiguous(x: Tensor) -> Tensor:
     """Strides of a new tensor; `.contiguous()` keeps whatever stride a dimension of size 1 has."""
     return x.clone(memory_format=torch.contiguous_format)

@@ -128,7 +128,7 @@ def _share(amax_W, chunk, slot_ptr, all_pairs, pairs, CONFIG: gl.constexpr):  # 
     WARPS: gl.constexpr = gl.num_warps()
     POLL: gl.constexpr = gl.BlockedLayout([1, 1], [32 // PAIRS, PAIRS], [WARPS, 1], [1, 0])
     pair_W = gl.arange(0, PAIRS, amax_W.type.layout)
-    # With `overlap` the fill of amax may still run until here; all that came before it is done.
+    # Where the launch is early the fill of amax may still run until here; all that came before it is done.
     ready = gl.inline_asm_elementwise(
         "griddepcontrol.wait; mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1
     )

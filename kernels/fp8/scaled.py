@@ -165,13 +165,19 @@ def emulated(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor) -> Tens
 
 
 def by_torch(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor, *, fast_accum: bool) -> Tensor:
-    return torch._scaled_mm(
-        a.contiguous(),  # not every row-wise matmul looks at leading strides
-        b.t().contiguous().t(),
-        a_inverse,
-        b_inverse[None],
-        out_dtype=torch.bfloat16,
-        use_fast_accum=fast_accum,
+    # Not every row-wise matmul looks at leading strides; scales in fresh memory are aligned wherever a group begins.
+    operands = a.contiguous(), b.t().contiguous().t(), a_inverse.clone(), b_inverse[None]
+    return torch._scaled_mm(*operands, out_dtype=torch.bfloat16, use_fast_accum=fast_accum)
+
+
+def grouped_by_torch(
+    a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor, ends: Tensor, *, fast_accum: bool
+) -> Tensor:
+    """All groups at once; of "2d2d" both scales are one vector."""
+    if b.ndim == 2:
+        a_inverse, b_inverse = a_inverse.flatten(), b_inverse.flatten()
+    return torch._scaled_grouped_mm(
+        a, b, a_inverse, b_inverse, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=fast_accum
     )
 
 
@@ -188,9 +194,7 @@ def matmul_2d3d(
 
 
 @matmul_2d3d.register_fake
-def _fake_2d3d(
-    a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
-) -> Tensor:
+def _fake_2d3d(a: Tensor, a_inverse: Tensor, b: Tensor, *_: Any) -> Tensor:
     return a.new_empty((a.shape[0], b.shape[2]), dtype=torch.bfloat16)
 
 
@@ -206,23 +210,14 @@ def _run_2d3d(
     a_RK = _widened(a_RK, 1)
     b_GKN = _widened(_widened(b_GKN.mT, 2), 1).mT
     b_inverse_GN = _widened(b_inverse_GN, 1)
-
-    def grouped(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor, ends: Tensor) -> Tensor:
-        return torch._scaled_grouped_mm(
-            a, b, a_inverse, b_inverse, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=fast_accum
-        )
-
     if backend == "triton":
         out_RN = launch_products.rows_product(a_RK, b_GKN.mT, a_inverse_R, b_inverse_GN, offs, fast_accum)
     elif backend == "grouped":
+        grouped = partial(grouped_by_torch, fast_accum=fast_accum)
         out_RN = in_parts_2d3d(grouped, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
         clear_rows(out_RN, offs)
     else:
-
-        def product(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor) -> Tensor:
-            # Fresh memory: aligned, wherever the group begins.
-            return by_torch(a, b, a_inverse.clone(), b_inverse, fast_accum=fast_accum)
-
+        product = partial(by_torch, fast_accum=fast_accum)
         out_RN = by_group_2d3d(product, a_RK, b_GKN, a_inverse_R, b_inverse_GN, offs)
     return out_RN if out_RN.shape[1] == width else out_RN[:, :width].contiguous()
 
@@ -275,9 +270,7 @@ def matmul_2d2d(
 
 
 @matmul_2d2d.register_fake
-def _fake_2d2d(
-    a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, fast_accum: bool, backend: str | None
-) -> Tensor:
+def _fake_2d2d(a: Tensor, a_inverse: Tensor, b: Tensor, b_inverse: Tensor, offs: Tensor, *_: Any) -> Tensor:
     return a.new_empty((offs.shape[0], a.shape[0], b.shape[1]), dtype=torch.bfloat16)
 
 
@@ -292,14 +285,10 @@ def _run_2d2d(
         return by_group_2d2d(emulated, a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
     a_NP, b_PK = _widened(a_NP, 0), _widened(b_PK.t(), 0).t()
     a_inverse_GN, b_inverse_GK = _widened(a_inverse_GN, 1), _widened(b_inverse_GK, 1)
-
-    def grouped(a: Tensor, b: Tensor, a_inverse: Tensor, b_inverse: Tensor, ends: Tensor) -> Tensor:
-        inverses = a_inverse.flatten(), b_inverse.flatten()
-        return torch._scaled_grouped_mm(a, b, *inverses, offs=ends, out_dtype=torch.bfloat16, use_fast_accum=fast_accum)
-
     if backend == "triton":
         out_GNK = launch_products.groups_product(a_NP, b_PK.t(), a_inverse_GN, b_inverse_GK, offs, fast_accum)
     elif backend == "grouped":
+        grouped = partial(grouped_by_torch, fast_accum=fast_accum)
         out_GNK = in_parts_2d2d(grouped, a_NP, b_PK, a_inverse_GN, b_inverse_GK, offs)
         clear_groups(out_GNK, offs)
     else:

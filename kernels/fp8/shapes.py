@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 Device = torch.device | str
 Layout = Literal["row-major", "column-major"]
@@ -45,7 +46,7 @@ class Split:
     def ends(self) -> tuple[int, ...]:
         return tuple(accumulate(self.sizes))
 
-    def offs(self, device: Device) -> torch.Tensor:
+    def offs(self, device: Device) -> Tensor:
         """offs (G,) int32: the inclusive running end of each group."""
         return torch.tensor(self.ends, dtype=torch.int32, device=device)
 
@@ -105,45 +106,48 @@ def splits(block: int = 32, hot_rows: int = 1024) -> tuple[Split, ...]:
 
 
 @dataclass(frozen=True)
-class MatrixShape:
-    """x (M, K) for `quantize_rowwise`."""
+class Rows:
+    """So many rows of one width."""
 
     rows: int
     width: int
-    layout: Layout = "row-major"
-
-    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor]:
-        return (_draw(self.rows, self.width, self.layout, device, dtype),)
 
     @property
     def elements(self) -> int:
         return self.rows * self.width
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.width}{_suffix('row-major', self.layout)}"
+        return f"{self.rows}x{self.width}"
 
 
 @dataclass(frozen=True)
-class GroupedShape:
+class MatrixShape(Rows):
+    """x (M, K) for `quantize_rowwise`."""
+
+    layout: Layout = "row-major"
+
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor]:
+        return (_draw(self.rows, self.width, self.layout, device, dtype),)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}{_suffix('row-major', self.layout)}"
+
+
+@dataclass(frozen=True)
+class GroupedShape(Rows):
     """x (M, K) and offs (G,) for the per-group quantisers."""
 
-    rows: int
-    width: int
     groups: int
     split: str = "equal"
     layout: Layout = "row-major"
 
-    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor, torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
         x_MK = _draw(self.rows, self.width, self.layout, device, dtype)
         return x_MK, SPLITTERS[self.split](self.rows, self.groups).offs(device)
 
-    @property
-    def elements(self) -> int:
-        return self.rows * self.width
-
     def __str__(self) -> str:
         ending = _suffix("equal", self.split) + _suffix("row-major", self.layout)
-        return f"{self.rows}x{self.width}-g{self.groups}{ending}"
+        return f"{super().__str__()}-g{self.groups}{ending}"
 
 
 @dataclass(frozen=True)
@@ -156,9 +160,7 @@ class DualShape:
     groups: int
     split: str = "equal"
 
-    def inputs(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor, Tensor]:
         x1 = _draw(self.rows, self.width1, "row-major", device, dtype)
         x2 = _draw(self.rows, self.width2, "row-major", device, dtype)
         return x1, x2, SPLITTERS[self.split](self.rows, self.groups).offs(device)
@@ -179,7 +181,7 @@ class WeightShape:
     outer: int
     inner: int
 
-    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor]:
         return (torch.randn(self.experts, self.outer, self.inner, device=device, dtype=dtype).mT,)
 
     @property
@@ -190,7 +192,7 @@ class WeightShape:
         return f"{self.experts}x{self.outer}x{self.inner}"
 
 
-def _draw(rows: int, width: int, layout: Layout, device: Device, dtype: torch.dtype) -> torch.Tensor:
+def _draw(rows: int, width: int, layout: Layout, device: Device, dtype: torch.dtype) -> Tensor:
     if layout == "column-major":  # drawn in place: real inputs take seconds to copy on a CPU
         return torch.randn(width, rows, device=device, dtype=dtype).t()
     return torch.randn(rows, width, device=device, dtype=dtype)

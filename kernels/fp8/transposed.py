@@ -59,32 +59,17 @@ class Panel(NamedTuple):
 
 @triton.jit
 def load_tiles(  # type: ignore[no-untyped-def]
-    panel, first, low, high, T: tl.constexpr, TAIL: tl.constexpr, W: tl.constexpr, PACK: tl.constexpr,
-    FORM: tl.constexpr,
-):  # fmt: skip
-    """What a program keeps of T + TAIL rows from row `first` on, zero outside of their rows [low, high) and of the
-    panel's columns.
-
-    Words: four tiles of `_load_words` for T, as a 16-bit value alone would take a register of 32 bits, then four for
-    TAIL. Without words there is no tail.
-    """
+    panel, first, low, high, T: tl.constexpr, W: tl.constexpr, PACK: tl.constexpr, FORM: tl.constexpr
+):
+    """What a program keeps of T rows from row `first` on, zero outside of their rows [low, high) and of the panel's
+    columns. Words: four tiles of `_load_words`, as a 16-bit value alone would take a register of 32 bits."""
     tile_ptr = panel.x_ptr + first.to(tl.int64) * panel.stride_t
     if FORM.words:
-        head0 = _load_words(panel, tile_ptr, low, high, T, W, 0, FORM)
-        head1 = _load_words(panel, tile_ptr, low, high, T, W, 1, FORM)
-        head2 = _load_words(panel, tile_ptr, low, high, T, W, 2, FORM)
-        head3 = _load_words(panel, tile_ptr, low, high, T, W, 3, FORM)
-        if TAIL == 0:
-            return (head0, head1, head2, head3)
-        else:
-            tail_ptr = tile_ptr + panel.stride_t.to(tl.int64) * T
-            low -= T
-            high -= T
-            tail0 = _load_words(panel, tail_ptr, low, high, TAIL, W, 0, FORM)
-            tail1 = _load_words(panel, tail_ptr, low, high, TAIL, W, 1, FORM)
-            tail2 = _load_words(panel, tail_ptr, low, high, TAIL, W, 2, FORM)
-            tail3 = _load_words(panel, tail_ptr, low, high, TAIL, W, 3, FORM)
-            return (head0, head1, head2, head3, tail0, tail1, tail2, tail3)
+        words0 = _load_words(panel, tile_ptr, low, high, T, W, 0, FORM)
+        words1 = _load_words(panel, tile_ptr, low, high, T, W, 1, FORM)
+        words2 = _load_words(panel, tile_ptr, low, high, T, W, 2, FORM)
+        words3 = _load_words(panel, tile_ptr, low, high, T, W, 3, FORM)
+        return (words0, words1, words2, words3)
     elif PACK == 1:
         return (_load_vectors(panel, tile_ptr, panel.rows - first, low, high, T, W, FORM),)
     else:
@@ -147,24 +132,16 @@ def _load_packed(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def amax_of(tiles, TAIL: tl.constexpr, W: tl.constexpr, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
+def amax_of(tiles, W: tl.constexpr, FORM: tl.constexpr):  # type: ignore[no-untyped-def]
     """int32 bits of the amax of each column."""
     if FORM.words:
-        amax_W = _amax_words(tiles[0], tiles[1], tiles[2], tiles[3], W)
-        if TAIL > 0:
-            amax_W = tl.maximum(amax_W, _amax_words(tiles[4], tiles[5], tiles[6], tiles[7], W))
-        return amax_W
+        even = tl.maximum(tiles[0] & 0x7FFF, tiles[1] & 0x7FFF)
+        even = tl.maximum(even, tl.maximum(tiles[2] & 0x7FFF, tiles[3] & 0x7FFF))
+        odd = tl.maximum(tiles[0] & 0x7FFF0000, tiles[1] & 0x7FFF0000)
+        odd = tl.maximum(odd, tl.maximum(tiles[2] & 0x7FFF0000, tiles[3] & 0x7FFF0000))
+        return tl.reshape(tl.join(tl.max(even, 0), tl.max(odd, 0) >> 16), (W,))
     else:
         return tl.max(magnitude_bits(tiles[0]).to(tl.int32), 1)
-
-
-@triton.jit
-def _amax_words(words0, words1, words2, words3, W: tl.constexpr):  # type: ignore[no-untyped-def]
-    even = tl.maximum(words0 & 0x7FFF, words1 & 0x7FFF)
-    even = tl.maximum(even, tl.maximum(words2 & 0x7FFF, words3 & 0x7FFF))
-    odd = tl.maximum(words0 & 0x7FFF0000, words1 & 0x7FFF0000)
-    odd = tl.maximum(odd, tl.maximum(words2 & 0x7FFF0000, words3 & 0x7FFF0000))
-    return tl.reshape(tl.join(tl.max(even, 0), tl.max(odd, 0) >> 16), (W,))
 
 
 # ---- writing ---------------------------------------------------------------------------------------------------------
@@ -172,20 +149,13 @@ def _amax_words(words0, words1, words2, words3, W: tl.constexpr):  # type: ignor
 
 @triton.jit
 def write_tiles(  # type: ignore[no-untyped-def]
-    tiles, panel, first, scale_W, not_finite_W, low, high, T: tl.constexpr, TAIL: tl.constexpr, W: tl.constexpr,
-    FORM: tl.constexpr, ENCODING: tl.constexpr,
+    tiles, panel, first, scale_W, not_finite_W, low, high, T: tl.constexpr, W: tl.constexpr, FORM: tl.constexpr,
+    ENCODING: tl.constexpr,
 ):  # fmt: skip
     """Encode what `load_tiles` returned and store its whole vectors of 16 rows within [low, high)."""
     tile_ptr = panel.codes_ptr + first
     if FORM.words:
-        head = (tiles[0], tiles[1], tiles[2], tiles[3])
-        _write_words(head, panel, tile_ptr, scale_W, not_finite_W, low, high, T, W, FORM, ENCODING)
-        if TAIL > 0:  # noqa: SIM102  (the compiler decides this one, the program the next)
-            if high > T:
-                tail = (tiles[4], tiles[5], tiles[6], tiles[7])
-                _write_words(
-                    tail, panel, tile_ptr + T, scale_W, not_finite_W, low - T, high - T, TAIL, W, FORM, ENCODING
-                )
+        _write_words(tiles, panel, tile_ptr, scale_W, not_finite_W, low, high, T, W, FORM, ENCODING)
     else:
         codes_WT = encode(tiles[0], scale_W[:, None], not_finite_W[:, None], ENCODING)
         row_T = tl.arange(0, T)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-import torch
+from torch import Tensor
 
 from kernels.arguments import DTYPES, require_offs
 from kernels.grouped.configs import Impl
@@ -15,11 +15,11 @@ from kernels.grouped.configs import Impl
 _IMPLS = get_args(Impl)
 
 
-def require_operands(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor) -> None:
+def require_operands(a: Tensor, b: Tensor, offs: Tensor) -> None:
     """a (R, K) with b (E, K, N), or a (K, R) with b (R, N); one dtype, one device, one end a group in `offs`."""
-    if not isinstance(a, torch.Tensor):
+    if not isinstance(a, Tensor):
         raise ValueError(f"a: is a {type(a).__name__}; give a tensor of shape (R, K) or (K, R)")
-    if not isinstance(b, torch.Tensor):
+    if not isinstance(b, Tensor):
         raise ValueError(f"b: is a {type(b).__name__}; give a tensor of shape (E, K, N) or (R, N)")
     a_shape, b_shape, dtype = a.shape, b.shape, a.dtype
     if len(a_shape) != 2:

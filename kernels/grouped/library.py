@@ -14,13 +14,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from kernels.jit import path_of
+from kernels.jit import path_of, triton
 
-try:
+if triton is not None:
     from kernels.grouped import launch
-except ImportError as error:  # without Triton zeros are filled by torch operators
-    if error.name is None or error.name.split(".")[0] != "triton":
-        raise
+else:  # without Triton zeros are filled by torch operators
     launch = None  # type: ignore[assignment]
 
 MAX_GROUPS = 1023  # what its kernel that prepares the problem sizes has threads for

@@ -24,14 +24,12 @@ from kernels.grouped import library, reference
 from kernels.grouped.arguments import require_impl, require_operands
 from kernels.grouped.configs import Form, Impl, preference
 from kernels.hardware import arch_of
-from kernels.jit import path_of
+from kernels.jit import path_of, triton
 from kernels.launch import operator
 
-try:
+if triton is not None:
     from kernels.grouped import launch
-except ImportError as error:  # without Triton PyTorch's product or the loop runs
-    if error.name is None or error.name.split(".")[0] != "triton":
-        raise
+else:  # without Triton PyTorch's product or the loop runs
     launch = None  # type: ignore[assignment]
 
 Path = Literal["torch", "triton", "interpreter", "loop"]

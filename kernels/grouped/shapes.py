@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from kernels.fp8.shapes import SPLITTERS, Device
 
@@ -22,9 +23,7 @@ class ProductShape:
     outer: int
     split: str = "equal"
 
-    def inputs(
-        self, device: Device, dtype: torch.dtype = torch.bfloat16
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor, Tensor]:
         """a and b require grad."""
         a_RK = torch.randn(self.rows, self.inner, device=device, dtype=dtype)
         stored_ENK = torch.randn(self.experts, self.outer, self.inner, device=device, dtype=dtype)

@@ -28,7 +28,6 @@ from kernels.jit import Path, jit, path_of, tl
 from kernels.launch import Launch, operator, pick, power_of_two
 from kernels.moe.configs import move_candidates
 from kernels.moe.precision import wide
-from kernels.operators.launch import strides
 from kernels.rounding import rounded
 
 
@@ -70,8 +69,7 @@ def spread_rows_and_dot(
     x_TD: Tensor, weights_TK: Tensor, inverse_TK: Tensor, rows_MD: Tensor, *, candidate: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """`spread_rows`, and the dots of x with other rows, (T, K) in float32 (float64 where x is)."""
-    spread_MD, dots_TK = _spread_and_dot(x_TD, weights_TK, inverse_TK, rows_MD, candidate)
-    return spread_MD, dots_TK
+    return _spread_and_dot(x_TD, weights_TK, inverse_TK, rows_MD, candidate)  # type: ignore[no-any-return]
 
 
 def sum_rows_and_dot(
@@ -84,8 +82,7 @@ def sum_rows_and_dot(
     candidate: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`sum_rows` in x's dtype, and the dots of x with the same rows, (T, K) in float32 (float64 where x is)."""
-    sum_TD, dots_TK = _sum_and_dot(rows_MD, plus_MD, weights_TK, inverse_TK, x_TD, candidate)
-    return sum_TD, dots_TK
+    return _sum_and_dot(rows_MD, plus_MD, weights_TK, inverse_TK, x_TD, candidate)  # type: ignore[no-any-return]
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -98,13 +95,13 @@ def _spread_rows(
 ) -> Tensor:
     if path(x.device, x.dtype, dtype) == "eager":
         return _spread_eagerly(x, weights, inverse, dtype)
-    out = _rows_of(x, weights, inverse, dtype, candidate)
-    _launch_spread(x, weights, inverse, out, None, None, candidate)
+    out = _rows_of(x, weights, inverse, dtype)
+    _launch(_spread, (x, weights, inverse, out, None, None), (x, None), candidate)
     return out
 
 
 @_spread_rows.register_fake
-def _rows_of(x: Tensor, weights: Tensor | None, inverse: Tensor, dtype: torch.dtype, candidate: int | None) -> Tensor:
+def _rows_of(x: Tensor, weights: Tensor | None, inverse: Tensor, dtype: torch.dtype, *_: Any) -> Tensor:
     return x.new_empty((inverse.shape[0] * inverse.shape[1], x.shape[1]), dtype=dtype)
 
 
@@ -114,16 +111,14 @@ def _spread_and_dot(
 ) -> tuple[Tensor, Tensor]:
     if path(x.device, x.dtype, rows.dtype) == "eager":
         return _spread_eagerly(x, weights, inverse, x.dtype), _dot_eagerly(x, rows, None, inverse)
-    out, dots = _rows_and_dots_of(x, weights, inverse, rows, candidate)
-    _launch_spread(x, weights, inverse, out, rows, dots, candidate)
+    out, dots = _rows_and_dots_of(x, weights, inverse)
+    _launch(_spread, (x, weights, inverse, out, rows, dots), (x, rows), candidate)
     return out, dots
 
 
 @_spread_and_dot.register_fake
-def _rows_and_dots_of(
-    x: Tensor, weights: Tensor, inverse: Tensor, rows: Tensor, candidate: int | None
-) -> tuple[Tensor, Tensor]:
-    return _rows_of(x, weights, inverse, x.dtype, candidate), x.new_empty(inverse.shape, dtype=wide(x.dtype))
+def _rows_and_dots_of(x: Tensor, weights: Tensor, inverse: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+    return _rows_of(x, weights, inverse, x.dtype), x.new_empty(inverse.shape, dtype=wide(x.dtype))
 
 
 @operator("moe_sum_rows")
@@ -137,19 +132,14 @@ def _sum_rows(
 ) -> Tensor:
     if path(rows.device, rows.dtype, dtype) == "eager":
         return _sum_eagerly(rows, plus, weights, inverse, dtype)
-    out = _tokens_of(rows, plus, weights, inverse, dtype, candidate)
-    _launch_sum(rows, plus, weights, inverse, out, None, None, candidate)
+    out = _tokens_of(rows, plus, weights, inverse, dtype)
+    _launch(_sum, (rows, plus, weights, inverse, out, None, None), (rows, plus, None), candidate)
     return out
 
 
 @_sum_rows.register_fake
 def _tokens_of(
-    rows: Tensor,
-    plus: Tensor | None,
-    weights: Tensor | None,
-    inverse: Tensor,
-    dtype: torch.dtype,
-    candidate: int | None,
+    rows: Tensor, plus: Tensor | None, weights: Tensor | None, inverse: Tensor, dtype: torch.dtype, *_: Any
 ) -> Tensor:
     return rows.new_empty((inverse.shape[0], rows.shape[1]), dtype=dtype)
 
@@ -160,17 +150,16 @@ def _sum_and_dot(
 ) -> tuple[Tensor, Tensor]:
     if path(rows.device, rows.dtype, x.dtype) == "eager":
         return _sum_eagerly(rows, plus, weights, inverse, x.dtype), _dot_eagerly(x, rows, plus, inverse)
-    out, dots = _tokens_and_dots_of(rows, plus, weights, inverse, x, candidate)
-    _launch_sum(rows, plus, weights, inverse, out, x, dots, candidate)
+    out, dots = _tokens_and_dots_of(rows, plus, weights, inverse, x)
+    _launch(_sum, (rows, plus, weights, inverse, out, x, dots), (rows, plus, x), candidate)
     return out, dots
 
 
 @_sum_and_dot.register_fake
 def _tokens_and_dots_of(
-    rows: Tensor, plus: Tensor | None, weights: Tensor, inverse: Tensor, x: Tensor, candidate: int | None
+    rows: Tensor, plus: Tensor | None, weights: Tensor, inverse: Tensor, x: Tensor, *_: Any
 ) -> tuple[Tensor, Tensor]:
-    out = _tokens_of(rows, plus, weights, inverse, x.dtype, candidate)
-    return out, x.new_empty(inverse.shape, dtype=wide(x.dtype))
+    return _tokens_of(rows, plus, weights, inverse, x.dtype), x.new_empty(inverse.shape, dtype=wide(x.dtype))
 
 
 # ---------------------------------------------------------------------------------------------------
@@ -217,61 +206,32 @@ def _by_choice(rows: Tensor, plus: Tensor | None, inverse: Tensor, dtype: torch.
 # In Triton.
 
 
-def _launch_spread(
-    x: Tensor,
-    weights: Tensor | None,
-    inverse: Tensor,
-    out: Tensor,
-    rows: Tensor | None,
-    dots: Tensor | None,
-    candidate: int | None,
+def _launch(
+    kernel: Any, operands: tuple[Tensor | None, ...], matrices: tuple[Tensor | None, ...], candidate: int | None
 ) -> None:
+    """A program for each token. `operands` end in weights, inverse, out, what out's dots are with, and the dots;
+    `matrices` are those of them whose strides the kernel takes."""
+    *leading, weights, inverse, out, other, dots = operands
+    assert inverse is not None
+    assert out is not None
     if out.numel() == 0:
         if dots is not None:
             dots.zero_()
         return
-    (tokens, top_k), width = inverse.shape, x.shape[1]
-    launch = _moving(_spread, arch_of(x.device), width, dots is not None, top_k, candidate)
-    operands = x, _dense(weights), inverse.contiguous(), out, rows, dots
-    launch(x.device, tokens, *operands, width, *strides(x), *_strides_of(rows))
-
-
-def _launch_sum(
-    rows: Tensor,
-    plus: Tensor | None,
-    weights: Tensor | None,
-    inverse: Tensor,
-    out: Tensor,
-    x: Tensor | None,
-    dots: Tensor | None,
-    candidate: int | None,
-) -> None:
-    if out.numel() == 0:
-        if dots is not None:
-            dots.zero_()
-        return
-    (tokens, top_k), width = inverse.shape, rows.shape[1]
-    launch = _moving(_sum, arch_of(rows.device), width, False, top_k, candidate, enable_fp_fusion=False)
-    operands = rows, plus, _dense(weights), inverse.contiguous(), out, x, dots
-    launch(rows.device, tokens, *operands, width, *strides(rows), *_strides_of(plus), *_strides_of(x))
+    (tokens, top_k), (_, width), device = inverse.shape, out.shape, out.device
+    launch = _moving(kernel, arch_of(device), width, kernel is _spread and dots is not None, top_k, candidate)
+    dense = None if weights is None else weights.contiguous()
+    steps = [step for each in matrices for step in ((0, 0) if each is None else each.stride())]
+    launch(device, tokens, *leading, dense, inverse.contiguous(), out, other, dots, width, *steps)
 
 
 @cache
-def _moving(
-    kernel: Any, arch: str, width: int, dots: bool, top_k: int, candidate: int | None, **options: object
-) -> Launch:
+def _moving(kernel: Any, arch: str, width: int, dots: bool, top_k: int, candidate: int | None) -> Launch:
     """`dots`: rows are spread and multiplied with others on the way."""
     config = pick(move_candidates(arch, width, dots=dots), candidate)
     sizes = {"K": top_k, "P": power_of_two(top_k), "C": config.columns, "num_warps": config.warps}
+    options = {"enable_fp_fusion": False} if kernel is _sum else {}
     return Launch(kernel, BY_HAND=arch == "cpu", **sizes, **options)
-
-
-def _dense(weights: Tensor | None) -> Tensor | None:
-    return None if weights is None else weights.contiguous()
-
-
-def _strides_of(matrix: Tensor | None) -> list[int]:
-    return [0, 0] if matrix is None else strides(matrix)
 
 
 @jit()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
+from torch import Tensor
 
 from kernels.fp8.shapes import Device
 from kernels.moe.config import MoEConfig
@@ -103,7 +104,7 @@ class LayerShape:
             set_load(layer, "hot")
         return layer
 
-    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    def inputs(self, device: Device, dtype: torch.dtype = torch.bfloat16) -> Tensor:
         return torch.randn(self.tokens, self.config.dim, device=device, dtype=dtype)
 
     @property

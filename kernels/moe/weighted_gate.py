@@ -13,6 +13,7 @@ Shape suffixes: T tokens, K experts a token, M = T · K rows, F expert width, R 
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,18 +42,14 @@ def weighted_gate_backward(
 
     Returns weighted (M, F), dg (M, F), du (M, F) in q's dtype, dots (T, K) float32, all contiguous; no autograd.
     """
-    weighted_MF, dg_MF, du_MF, dots_TK = _weighted_gate_backward(
-        q_MF, gate_MF, up_MF, weights_TK, inverse_TK, candidate
-    )
-    return weighted_MF, dg_MF, du_MF, dots_TK
+    return _weighted_gate_backward(q_MF, gate_MF, up_MF, weights_TK, inverse_TK, candidate)  # type: ignore[no-any-return]
 
 
 @operator("moe_weighted_gate_backward")
 def _weighted_gate_backward(
     q: Tensor, gate: Tensor, up: Tensor, weights: Tensor, inverse: Tensor, candidate: int | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    outputs = _outputs(q, gate, up, weights, inverse, candidate)
-    weighted, dg, du, dots = outputs
+    outputs = weighted, dg, du, dots = _outputs(q, gate, up, weights, inverse)
     if path_of(_backward, q.device) == "eager":
         row = inverse.flatten()
         weight = torch.empty_like(row, dtype=torch.float32).index_copy_(0, row, weights.flatten().float())[:, None]
@@ -79,9 +76,7 @@ def _plan(arch: str, width: int, candidate: int | None) -> tuple[TileConfig, Lau
 
 
 @_weighted_gate_backward.register_fake
-def _outputs(
-    q: Tensor, gate: Tensor, up: Tensor, weights: Tensor, inverse: Tensor, candidate: int | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _outputs(q: Tensor, gate: Tensor, up: Tensor, weights: Tensor, inverse: Tensor, *_: Any) -> tuple[Tensor, ...]:
     weighted, dg, du = (q.new_empty(q.shape) for _ in range(3))
     return weighted, dg, du, q.new_empty(inverse.shape, dtype=torch.float32)
 

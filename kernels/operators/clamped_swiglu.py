@@ -23,7 +23,7 @@ from torch import Tensor
 from kernels.arguments import require_floats
 from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
-from kernels.launch import cdiv, operator
+from kernels.launch import cdiv, operator, saving
 from kernels.operators.launch import layout_of, strides, tiled
 from kernels.rounding import rounded
 
@@ -89,16 +89,11 @@ def _gradient(grad: Tensor, gu: Tensor, alpha: float, limit: float, candidate: i
     return gu.new_empty(gu.shape)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    gu, *ctx.options = inputs
-    ctx.save_for_backward(gu)
-
-
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return _clamped_swiglu_backward(grad, *ctx.saved_tensors, *ctx.options), None, None, None
+    return _clamped_swiglu_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None
 
 
-_clamped_swiglu.register_autograd(_differentiate, setup_context=_save)
+_clamped_swiglu.register_autograd(_differentiate, setup_context=saving(0, rest=1))
 
 
 def _launch(

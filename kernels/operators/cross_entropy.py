@@ -46,7 +46,7 @@ from kernels.arguments import (
     require_length,
     require_ndim,
 )
-from kernels.launch import operator, refuse_tangents
+from kernels.launch import operator, refuse_tangents, saving
 from kernels.operators.cross_entropy_rows import Options, gradient_, gradient_of, losses_of
 from kernels.operators.scaling import scale_, scaled
 from kernels.operators.totals import kept_rows, reduced, total_loss, weight_ratio
@@ -234,16 +234,12 @@ def _reduce_output(logits: Tensor, losses: Tensor, kept: Tensor | None, gradient
     return losses.new_empty(losses.shape if each else ())
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(inputs[3])
-
-
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
     refuse_second_derivative("cross_entropy", WITHOUT_ONE, "torch.nn.functional.cross_entropy")
     return arrived(ctx.saved_tensors[0], grad), None, None, None, None
 
 
-_reduce.register_autograd(_differentiate, setup_context=_save)
+_reduce.register_autograd(_differentiate, setup_context=saving(3, rest=5))
 
 
 def arrived(gradient: Tensor, factor: Tensor) -> Tensor:

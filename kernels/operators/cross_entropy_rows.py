@@ -34,26 +34,18 @@ class Options(NamedTuple):
     z_losses: bool = False  # the rows' z-losses are a second row of what holds their losses
 
 
-# Each is an operator, whose schema has no place for a tuple: the parameters of `Options` follow one by one.
+# Of an operator, whose schema has no place for a tuple: the parameters of `Options` one by one.
+OPTIONS = (
+    "Tensor? weight=None, Tensor? ratio=None, float label_smoothing=0.0, float? softcap=None, "
+    "float lse_square_scale=0.0, bool z_losses=False"
+)
+_GIVEN = f"logits, Tensor target, Tensor? kept, SymInt ignore_index, SymInt? candidate, {OPTIONS}"
 
 
-@operator("cross_entropy_losses")
-def losses_of(
-    logits: Tensor,
-    target: Tensor,
-    kept: Tensor | None,
-    ignore_index: int,
-    candidate: int | None,
-    weight: Tensor | None = None,
-    ratio: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    softcap: float | None = None,
-    lse_square_scale: float = 0.0,
-    z_losses: bool = False,
-) -> Tensor:
+@operator("cross_entropy_losses", schema=f"(Tensor {_GIVEN}) -> Tensor")
+def losses_of(logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: int, *given: Any) -> Tensor:
     """losses (N,) fp32, or (2, N) with the z-losses behind; by `ratio` right for a mean, and not divided."""
-    options = Options(weight, ratio, label_smoothing, softcap, lse_square_scale, z_losses)
-    return _run(logits, target, kept, ignore_index, None, candidate, options)
+    return _run(logits, target, kept, ignore_index, None, *given)
 
 
 @losses_of.register_fake
@@ -66,24 +58,13 @@ def _empty_losses(logits: Tensor, options: Options) -> Tensor:
     return logits.new_empty((2, rows) if options.z_losses else (rows,), dtype=torch.float32)
 
 
-@operator("cross_entropy_gradient")
+@operator("cross_entropy_gradient", schema=f"(Tensor {_GIVEN}) -> (Tensor, Tensor)")
 def gradient_of(
-    logits: Tensor,
-    target: Tensor,
-    kept: Tensor | None,
-    ignore_index: int,
-    candidate: int | None,
-    weight: Tensor | None = None,
-    ratio: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    softcap: float | None = None,
-    lse_square_scale: float = 0.0,
-    z_losses: bool = False,
+    logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: int, *given: Any
 ) -> tuple[Tensor, Tensor]:
     """losses; gradient (N, V) in the dtype of the logits, contiguous, divided by max(1, kept) if given."""
     gradient = logits.new_empty(logits.shape)
-    options = Options(weight, ratio, label_smoothing, softcap, lse_square_scale, z_losses)
-    return _run(logits, target, kept, ignore_index, gradient, candidate, options), gradient
+    return _run(logits, target, kept, ignore_index, gradient, *given), gradient
 
 
 @gradient_of.register_fake
@@ -91,37 +72,20 @@ def _gradient_outputs(logits: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
     return _losses_output(logits, *given), logits.new_empty(logits.shape)
 
 
-@operator("cross_entropy_gradient_", mutates=("logits",))
-def gradient_(
-    logits: Tensor,
-    target: Tensor,
-    kept: Tensor | None,
-    ignore_index: int,
-    candidate: int | None,
-    weight: Tensor | None = None,
-    ratio: Tensor | None = None,
-    label_smoothing: float = 0.0,
-    softcap: float | None = None,
-    lse_square_scale: float = 0.0,
-    z_losses: bool = False,
-) -> Tensor:
+@operator("cross_entropy_gradient_", mutates=("logits",), schema=f"(Tensor(a0!) {_GIVEN}) -> Tensor")
+def gradient_(logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: int, *given: Any) -> Tensor:
     """losses; the gradient takes the place of the logits."""
-    options = Options(weight, ratio, label_smoothing, softcap, lse_square_scale, z_losses)
-    return _run(logits, target, kept, ignore_index, logits, candidate, options)
+    return _run(logits, target, kept, ignore_index, logits, *given)
 
 
 gradient_.register_fake(_losses_output)
 
 
 def _run(
-    logits: Tensor,
-    target: Tensor,
-    kept: Tensor | None,
-    ignore_index: int,
-    gradient: Tensor | None,
-    candidate: int | None,
-    options: Options,
+    logits: Tensor, target: Tensor, kept: Tensor | None, ignore_index: int, gradient: Tensor | None, *given: Any
 ) -> Tensor:
+    candidate, *asked_for = given
+    options = Options(*asked_for)
     rows, vocabulary = logits.shape
     require_indices(target, "target", vocabulary, besides=ignore_index)
     if path_of(_rows, logits.device) == "eager":

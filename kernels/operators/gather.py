@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from kernels.arguments import require_floats, require_indices, require_integers, require_positive
-from kernels.launch import operator
+from kernels.launch import operator, saving
 from kernels.operators.lists import sum_by_index
 from kernels.operators.rows import fetch_rows
 
@@ -82,13 +82,8 @@ def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
 _gather.register_autograd(_differentiate, setup_context=_save)
 
 
-def _save_index(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, index, _, ctx.candidate = inputs
-    ctx.save_for_backward(index)
-
-
 def _differentiate_sum(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
-    return _gather(grad, *ctx.saved_tensors, 1, ctx.candidate), None, None, None
+    return _gather(grad, *ctx.saved_tensors, 1, *ctx.rest), None, None, None
 
 
-sum_rows_by.register_autograd(_differentiate_sum, setup_context=_save_index)
+sum_rows_by.register_autograd(_differentiate_sum, setup_context=saving(1, rest=3))

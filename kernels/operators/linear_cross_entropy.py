@@ -40,10 +40,10 @@ from kernels.arguments import (
     require_ndim,
     require_positive,
 )
-from kernels.launch import operator, refuse_tangents, without_autocast
+from kernels.launch import operator, refuse_tangents, saving, without_autocast
 from kernels.operators.cross_entropy import WITHOUT_ONE, arrived, own, prepared, results, summed
 from kernels.operators.cross_entropy import reference as cross_entropy_reference
-from kernels.operators.cross_entropy_rows import Options, gradient_, losses_of
+from kernels.operators.cross_entropy_rows import OPTIONS, Options, gradient_, losses_of
 from kernels.operators.scaling import scale_
 from kernels.operators.totals import reduced
 
@@ -139,28 +139,17 @@ def _in_chunks(*given: Any) -> list[Tensor]:
         return _run(*given)
 
 
+_LAYER = "Tensor input, Tensor linear_weight, Tensor? linear_bias, Tensor target"
+
+
 def _run(
-    input: Tensor,
-    linear_weight: Tensor,
-    linear_bias: Tensor | None,
-    target: Tensor,
-    factor: Tensor | None,
-    kept: Tensor | None,
-    wanted: Sequence[bool],
-    ignore_index: int,
-    chunk_rows: int,
-    weight: Tensor | None,
-    ratio: Tensor | None,
-    label_smoothing: float,
-    softcap: float | None,
-    lse_square_scale: float,
-    z_losses: bool,
-) -> list[Tensor]:
+    input: Tensor, linear_weight: Tensor, linear_bias: Tensor | None, target: Tensor, factor: Tensor | None,
+    kept: Tensor | None, wanted: Sequence[bool], ignore_index: int, chunk_rows: int, *options: Any,
+) -> list[Tensor]:  # fmt: skip
     """Losses, (N,) or (2, N) fp32, and those `wanted` of the gradients of input, weight and bias.
 
     `factor` (N,): incoming gradients of the rows.
     """
-    options = Options(weight, ratio, label_smoothing, softcap, lse_square_scale, z_losses)
     of_input, of_weight, of_bias = wanted
     dx_NK = input.new_empty(input.shape) if of_input else None
     dw_VK = input.new_zeros(linear_weight.shape, dtype=torch.float32) if of_weight else None
@@ -196,13 +185,18 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += a @ b
 
 
-_operator = operator("linear_cross_entropy")(_run)
+_operator = operator(
+    "linear_cross_entropy",
+    schema=f"({_LAYER}, Tensor? factor, Tensor? kept, bool[] wanted, SymInt ignore_index, SymInt chunk_rows, {OPTIONS})"
+    " -> Tensor[]",
+)(_run)
 
 
 @_operator.register_fake
 def _outputs(*given: Any) -> list[Tensor]:
     input, linear_weight, _, _, _, _, wanted, _, _, *options = given
-    losses = input.new_empty((2, input.shape[0]) if options[5:] == [True] else input.shape[:1], dtype=torch.float32)
+    rows = input.shape[:1]
+    losses = input.new_empty((2, *rows) if Options(*options).z_losses else rows, dtype=torch.float32)
     shapes = (input.shape, linear_weight.shape, linear_weight.shape[:1])
     return [losses, *(input.new_empty(shape) for shape, is_wanted in zip(shapes, wanted, strict=True) if is_wanted)]
 
@@ -234,43 +228,26 @@ def _refuse_second_derivative() -> None:
     refuse_second_derivative("linear_cross_entropy", WITHOUT_ONE, "torch.nn.functional.cross_entropy of a layer")
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[5:])
-
-
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
     _refuse_second_derivative()
     wanted = zip(ctx.saved_tensors, ctx.needs_input_grad[:3], strict=True)
     return *(arrived(gradient, grad) if needed else None for gradient, needed in wanted), *[None] * 5
 
 
-_reduce.register_autograd(_differentiate, setup_context=_save)
+_reduce.register_autograd(_differentiate, setup_context=saving(5, 6, 7, rest=8))
 
 
-@operator("linear_cross_entropy_each")
-def _each(
-    input: Tensor,
-    linear_weight: Tensor,
-    linear_bias: Tensor | None,
-    target: Tensor,
-    ignore_index: int,
-    chunk_rows: int,
-    weight: Tensor | None,
-    ratio: Tensor | None,
-    label_smoothing: float,
-    softcap: float | None,
-    lse_square_scale: float,
-    z_losses: bool,
-) -> Tensor:
+@operator(
+    "linear_cross_entropy_each", schema=f"({_LAYER}, SymInt ignore_index, SymInt chunk_rows, {OPTIONS}) -> Tensor"
+)
+def _each(*given: Any) -> Tensor:
     """The rows' losses, (N,) or (2, N); a gradient in the second row, the z-losses, is not passed on."""
-    options = weight, ratio, label_smoothing, softcap, lse_square_scale, z_losses
-    layer = input, linear_weight, linear_bias
-    return _run(*layer, target, None, None, [False] * 3, ignore_index, chunk_rows, *options)[0]
+    return _run(*given[:4], None, None, [False] * 3, *given[4:])[0]
 
 
 @_each.register_fake
-def _each_output(input: Tensor, *given: Any) -> Tensor:
-    return input.new_empty((2, input.shape[0]) if given[10] else input.shape[:1], dtype=torch.float32)
+def _each_output(*given: Any) -> Tensor:
+    return _outputs(*given[:4], None, None, [False] * 3, *given[4:])[0]
 
 
 def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -71,7 +71,7 @@ def _rms_norm(
     x: Tensor, weight: Tensor | None, eps: float, offset: float, candidate: int | None
 ) -> tuple[Tensor, Tensor]:
     """The result, and r of each row, (rows,) fp32."""
-    out, scales = _outputs(x, weight, eps, offset, candidate)
+    out, scales = _outputs(x)
     if x.numel() == 0:
         return out, scales.zero_()
     rows = _rows(x)
@@ -85,9 +85,7 @@ def _rms_norm(
 
 
 @_rms_norm.register_fake
-def _outputs(
-    x: Tensor, weight: Tensor | None, eps: float, offset: float, candidate: int | None
-) -> tuple[Tensor, Tensor]:
+def _outputs(x: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
     return x.new_empty(x.shape), x.new_empty(x.shape[:-1], dtype=torch.float32)
 
 
@@ -118,27 +116,30 @@ def rms_norm_backward(
 
 
 @rms_norm_backward.register_fake
-def _gradients(
-    grad: Tensor, x: Tensor, weight: Tensor | None, scales: Tensor, offset: float, sums: bool, candidate: int | None
-) -> tuple[Tensor, Tensor]:
+def _gradients(grad: Tensor, x: Tensor, *given: Any) -> tuple[Tensor, Tensor]:
+    weight, _, _, sums, _ = given
     dtype = x.dtype if weight is None else weight.dtype
     return x.new_empty(x.shape), x.new_empty(x.shape[-1] if sums else 0, dtype=dtype)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, weight, _, ctx.offset, ctx.candidate = inputs
+def save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Of an operator whose arguments begin with x, weight, eps and offset and end with the candidate, and whose first
+    results are the normed rows and their r."""
+    x, weight, _, ctx.offset, *_, ctx.candidate = inputs
+    ctx.others = len(inputs) - 2
     ctx.save_for_backward(x, weight, output[1])
-    ctx.mark_non_differentiable(output[1])
+    ctx.mark_non_differentiable(*output[1:])
 
 
-def _differentiate(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, None, None, None]:
+def differentiate_norm(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    """The gradients of that operator's arguments, by that of the normed rows alone."""
     x, weight, scales = ctx.saved_tensors
     needs_weight = ctx.needs_input_grad[1]
     dx, dweight = rms_norm_backward(grad, x, weight, scales, ctx.offset, needs_weight, ctx.candidate)
-    return dx, dweight if needs_weight else None, None, None, None
+    return dx, dweight if needs_weight else None, *[None] * ctx.others
 
 
-_rms_norm.register_autograd(_differentiate, setup_context=_save)
+_rms_norm.register_autograd(differentiate_norm, setup_context=save_norm)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from kernels.jit import jit, path_of, tl, triton
 from kernels.launch import Launch, cdiv, operator, pick, refuse_tangents
 from kernels.operators.configs import norm_candidates
 from kernels.operators.launch import strides
-from kernels.operators.rms_norm import first_tile, load_tile, normed, require_norm, rms_norm_backward
+from kernels.operators.rms_norm import differentiate_norm, first_tile, load_tile, normed, require_norm, save_norm
 from kernels.operators.rms_norm import reference as norm_reference
 
 if triton is not None:
@@ -149,20 +149,7 @@ def _outputs(x: Tensor, *given: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x.new_empty((rows, width) if keep_output else (0,)), norms, codes, scales
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, weight, _, ctx.offset, *_, ctx.candidate = inputs
-    ctx.save_for_backward(x, weight, output[1])
-    ctx.mark_non_differentiable(*output[1:])
-
-
-def _differentiate(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    x, weight, norms = ctx.saved_tensors
-    needs_weight = ctx.needs_input_grad[1]
-    dx, dweight = rms_norm_backward(grad, x, weight, norms, ctx.offset, needs_weight, ctx.candidate)
-    return dx, dweight if needs_weight else None, *[None] * 7
-
-
-_rms_norm_quantize.register_autograd(_differentiate, setup_context=_save)
+_rms_norm_quantize.register_autograd(differentiate_norm, setup_context=save_norm)
 
 
 @cache

@@ -22,7 +22,7 @@ from torch import Tensor
 from kernels.arguments import require_device, require_floats
 from kernels.hardware import arch_of
 from kernels.jit import jit, path_of, tl
-from kernels.launch import Launch, cdiv, operator, pick
+from kernels.launch import Launch, cdiv, operator, pick, saving
 from kernels.operators.configs import TileConfig, rope_candidates
 from kernels.rounding import rounded
 
@@ -89,17 +89,12 @@ def _output(x: Tensor, table: Tensor, interleaved: bool, inverse: bool, candidat
     return x.new_empty(x.shape)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, table, *ctx.how = inputs
-    ctx.save_for_backward(table)
-
-
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-    interleaved, inverse, candidate = ctx.how
+    interleaved, inverse, candidate = ctx.rest
     return _rope(grad, *ctx.saved_tensors, interleaved, not inverse, candidate), None, None, None, None
 
 
-_rope.register_autograd(_differentiate, setup_context=_save)
+_rope.register_autograd(_differentiate, setup_context=saving(1, rest=2))
 
 
 @cache

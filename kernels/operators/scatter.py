@@ -19,15 +19,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from kernels.arguments import (
-    require_floats,
-    require_indices,
-    require_integers,
-    require_length,
-    require_positive,
-)
+from kernels.arguments import require_floats, require_indices, require_integers, require_length, require_positive
 from kernels.jit import jit, path_of, tl
-from kernels.launch import Launch, cdiv, operator, power_of_two
+from kernels.launch import Launch, cdiv, operator, power_of_two, saving
 from kernels.operators.counting import (
     MOST_NARROW,
     STEP,
@@ -148,13 +142,9 @@ def _placing(buckets: int) -> Launch:
 
 @places_of.register_fake
 def _places_outputs(expert: Tensor, groups: int, alignment: int, rows: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    ends = expert.new_empty(groups, dtype=torch.int32)
-    return (
-        expert.new_empty(expert.shape, dtype=torch.int64),
-        ends,
-        torch.empty_like(ends),
-        expert.new_empty(rows, dtype=whole_numbers(rows)),
-    )
+    offs, ks = (expert.new_empty(groups, dtype=torch.int32) for _ in range(2))
+    rev = expert.new_empty(expert.shape, dtype=torch.int64)
+    return rev, offs, ks, expert.new_empty(rows, dtype=whole_numbers(rows))
 
 
 def _places_by_sort(
@@ -209,16 +199,11 @@ def _gradient(grad: Tensor, rev: Tensor, candidate: int | None) -> Tensor:
     return grad.new_empty((rev.shape[0], grad.shape[1]))
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, rev, _, _, ctx.candidate = inputs
-    ctx.save_for_backward(rev)
-
-
 def _differentiate(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-    return _scatter_backward(grad, *ctx.saved_tensors, ctx.candidate), None, None, None, None
+    return _scatter_backward(grad, *ctx.saved_tensors, *ctx.rest), None, None, None, None
 
 
-_scatter.register_autograd(_differentiate, setup_context=_save)
+_scatter.register_autograd(_differentiate, setup_context=saving(1, rest=4))
 
 
 def _save_places(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kernels.fp8.shapes import SPLITTERS, Device, Split
+from kernels.fp8.shapes import SPLITTERS, Device, Rows, Split
 
 DTYPE = torch.bfloat16
 
@@ -32,11 +32,8 @@ def _shuffled(values: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class RowsShape:
+class RowsShape(Rows):
     """g, u (M, H) for silu_mul; gu (M, 2 * H) for clamped_swiglu; x (M, H) and weight (H,) for rms_norm."""
-
-    rows: int
-    width: int
 
     def pair(self, device: Device) -> tuple[Tensor, Tensor]:
         return _normal(self.rows, self.width, device=device), _normal(self.rows, self.width, device=device)
@@ -46,14 +43,6 @@ class RowsShape:
 
     def weighted(self, device: Device) -> tuple[Tensor, Tensor]:
         return _normal(self.rows, self.width, device=device), _normal(self.width, device=device)
-
-    @property
-    def elements(self) -> int:
-        """Of the output."""
-        return self.rows * self.width
-
-    def __str__(self) -> str:
-        return f"{self.rows}x{self.width}"
 
 
 @dataclass(frozen=True)
@@ -131,11 +120,9 @@ class ProjectedShape:
 
 
 @dataclass(frozen=True)
-class MovedShape:
+class MovedShape(Rows):
     """x (M, H) whose rows go to G groups, `copies` times each where they are gathered."""
 
-    rows: int
-    width: int
     groups: int
     copies: int = 8
     split: str = "random"
@@ -164,20 +151,14 @@ class MovedShape:
         expert = _shuffled(torch.arange(self.groups).repeat_interleave(sizes))
         return _normal(len(expert), self.width, device=device), expert.to(device), self.groups
 
-    @property
-    def elements(self) -> int:
-        return self.rows * self.width
-
     def __str__(self) -> str:
         return f"{self.rows}x{self.width}-g{self.groups}-{self.split}"
 
 
 @dataclass(frozen=True)
-class GroupedRows:
+class GroupedRows(Rows):
     """x (M, H) in G groups, for a bias (G, H) or a linear layer to `outputs`."""
 
-    rows: int
-    width: int
     groups: int
     split: str = "random"
     outputs: int = 0
@@ -198,10 +179,6 @@ class GroupedRows:
         """x, offs."""
         split = _split(self.split, self.rows, self.groups)
         return _normal(split.rows, self.width, device=device), split.offs(device)
-
-    @property
-    def elements(self) -> int:
-        return self.rows * self.width
 
     def __str__(self) -> str:
         outputs = f"x{self.outputs}" if self.outputs else ""

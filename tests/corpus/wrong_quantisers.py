@@ -149,13 +149,11 @@ MUTANTS = [
                 "    plan.run(operands, Groups(",
                 "    mean = max(16, power_of_two(rows // count))\n"
                 "    if isinstance(plan, ChunksPlan):\n"
-                "        plan = ChunksPlan(plan.columns, plan.config._replace(rows=mean, tail=0, chunks=1))\n"
+                "        plan = ChunksPlan(plan.columns, plan.config._replace(rows=mean, chunks=1))\n"
                 "    plan.run(operands, Groups(",
             ),
-            Edit(COLUMNS, "range(HELD, load_high, REST):  # what", "range(HELD, HELD, REST):  # what"),
-            Edit(
-                COLUMNS, "range(tl.where(own, HELD, 0), c_high, REST)", "range(tl.where(own, c_high, 0), c_high, REST)"
-            ),
+            Edit(COLUMNS, "range(T, load_high, REST):  # what", "range(T, T, REST):  # what"),
+            Edit(COLUMNS, "range(tl.where(own, T, 0), c_high, REST)", "range(tl.where(own, c_high, 0), c_high, REST)"),
         ),
         "output 0", "in group 3 of 4 (36 rows)",
         cases=("quantize[one-large]/forward",), also=("output 1",),
