@@ -46,7 +46,7 @@ class _Checked(DispatchMode):
 def asserted_on_the_host() -> AbstractContextManager[Any]:
     """Check the arguments of all operators while inside, if this process uses a GPU."""
     used = torch.cuda.is_initialized() or torch.xpu.is_initialized()  # type: ignore[no-untyped-call]
-    return _Checked() if used else nullcontext()
+    return _Checked() if used else nullcontext()  # type: ignore[no-untyped-call]
 
 
 def _within(func: Any, index: Any, least: int, size: int) -> None:
