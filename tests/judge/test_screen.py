@@ -196,7 +196,7 @@ def test_kernels_that_differ_between_two_processes_of_one_tree_are_not_asked_abo
 
 def test_a_new_record_asks_about_a_host_time_only_if_it_moved() -> None:
     """Two processes of one tree differ by as much."""
-    words = words_of_hosts(*on_a_host([1.19, 1.25, 1.0, 0.5], sessions=1))
+    words = words_of_hosts(*on_a_host([1.9, 2.1, 1.0, 0.5], sessions=1))
     assert words == [Word.PASS, Word.SUSPECT, Word.PASS, Word.PASS]
 
 
