@@ -27,6 +27,7 @@ from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongRe
 from perfguard.model.records import Case, CaseResult, Word
 from perfguard.pytest_plugin.arguments import check_options, clobbers_of, hard_of, layers_of, mutates_of, walk_of
 from perfguard.pytest_plugin.items import case_of, mark_of
+from perfguard.session.call_stack import with_room
 
 if TYPE_CHECKING:
     import torch
@@ -212,6 +213,7 @@ class Guarded:
             return
         self.unsupported(missing)
 
+    @with_room
     def _guard(self, call: Call, case: Case) -> None:
         """Measure the call, or only check it in a run that measures nothing."""
         __tracebackhide__ = True

@@ -174,7 +174,8 @@ class Sizes:
     def tall(self, size: int, target: int, kind: str, fewest: Sequence[int] = (1,)) -> Part | None:
         """One size grown beside few of the others, at worst `fewest`; None if that is not cheap either."""
         others = [other for other in self.free if other != size]
-        ways = [{size: target} | {other: few for other in others if other > few} for few in (_NARROW, *fewest)]
+        # Cuts come first, because a step may not grow what a later one cuts: three dimensions took 17 GB.
+        ways = [{other: few for other in others if other > few} | {size: target} for few in (_NARROW, *fewest)]
         parts = (self._joined(way, kind) for way in ways if self._is_cheap(way, _TALL_ELEMENTS))
         return next((part for part in parts if part is not None), None)
 

@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from perfguard import Hard, Tolerance, ids
 from perfguard.check.correctness import check
 from perfguard.check.hard_inputs.code import code_of
+from perfguard.check.hard_inputs.derivation import Derivation, derived_call
 from perfguard.check.hard_inputs.patterns import TOLD
 from perfguard.check.hard_inputs.scalars import unchecked
 from perfguard.check.hard_inputs.search import run_hard
+from perfguard.check.hard_inputs.sizes import kept_by, sizes_of
 from perfguard.model.call import HARD_KINDS, Call
 from tests.check.hard_inputs.operators import normal
 
@@ -603,6 +606,29 @@ def test_numbers_of_the_code_are_those_that_it_compares_with_or_is_bounded_by() 
     assert code_of(Launcher(launched), CPU).thresholds == (LIMIT,)
     assert code_of(torch.relu, CPU) == code_of(F.softmax, CPU)
     assert code_of(by_few_programs, CPU).name != code_of(in_turns, CPU).name
+
+
+class LargestMade(TorchDispatchMode):
+    """Attributes: most: the elements of the largest tensor that an operator returned."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor):
+            self.most = max(self.most, result.numel())
+        return result
+
+
+def test_a_size_beyond_a_threshold_is_grown_beside_few_of_the_others_from_the_first_step_on() -> None:
+    call = Call(torch.relu, (plain(24, 40, 56),), torch.relu)
+    found = sizes_of(call, kept_by(call)).thresholds([10_000])
+    assert len(found) == 3
+    for parts in found:
+        with LargestMade() as made:
+            derived = derived_call(call, Derivation(tuple(parts)))
+        assert 10_001 in derived.args[0].shape
+        assert made.most <= 4 * call.args[0].numel()
 
 
 def test_an_option_that_stays_neutral_is_named_unless_it_is_varied() -> None:

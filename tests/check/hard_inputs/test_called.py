@@ -391,7 +391,7 @@ def added_up(columns: bool, terms: int, wide: bool) -> Callable[[torch.Tensor, t
 @pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
 @pytest.mark.parametrize(
     ("terms", "wide", "words"),
-    [(16, False, "as bfloat16, dim {} grown to 1024, "), (16, True, ""), (0, False, "")],
+    [(16, False, ", dim {} grown to 1024, "), (16, True, ""), (0, False, "")],
     ids=["narrow", "wide", "few parts"],
 )
 def test_an_accumulator_of_bfloat16_is_found_by_a_long_sum(columns: bool, terms: int, wide: bool, words: str) -> None:
