@@ -107,7 +107,6 @@ BUDGETS = [
         100,
         "one error for each odd argument; the last line agrees with the status",
     ),
-    ("perfguard/pytest_plugin/**/*.py", 250, "the commit, or the release, that made a case worse is found"),
     ("perfguard/pytest_plugin/**/*.py", 200, "what a run is at, on terminals and in logs"),
     ("perfguard/pytest_plugin/**/*.py", 100, "kernels are interpreted where no GPU is, without being asked"),
     ("perfguard/pytest_plugin/**/*.py", 50, "times of observed kernels, which the session measured before"),
