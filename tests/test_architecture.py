@@ -114,7 +114,7 @@ BUDGETS = [
     ("perfguard/pytest_plugin/**/*.py", 50, "an error without words has its line and inputs"),
     ("perfguard/pytest_plugin/**/*.py", 50, "modules whose import needs a GPU are skipped"),
     ("perfguard/render/**/*.py", 2_550, ""),
-    ("perfguard/render/**/*.py", 400, "what a change did to the records; upgrades, kernel by kernel; old faults"),
+    ("perfguard/render/**/*.py", 250, "upgrades, kernel by kernel; old faults"),
     ("perfguard/render/**/*.py", 100, "guarded cases with one cause are one finding; times that are only shown"),
     ("perfguard/render/html/page.[chj]*", 350, ""),
     ("perfguard/session/**/*.py", 3_450, ""),
@@ -204,7 +204,7 @@ SIBLINGS = {
     "measure/metrics": {"subject"},
     "measure/devices/vendors": set(),
     "render": {
-        *("words", "escaping", "overview", "findings", "title", "causes", "observed", "tables", "record_changes"),
+        *("words", "escaping", "overview", "findings", "title", "causes", "observed", "tables"),
         *("terminal", "pytest_benchmark"),
     },
 }

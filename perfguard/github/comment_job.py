@@ -46,9 +46,9 @@ from perfguard.model.errors import ExitStatus, GitHubError, UsageError
 from perfguard.model.records.baseline import EVERY_CPU
 from perfguard.model.units import Unit
 from perfguard.render.escaping import clean
+from perfguard.render.findings import BaselineEdit
 from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Overview
-from perfguard.render.record_changes import BaselineEdit
 from perfguard.session.pairing.worktrees import is_code
 from perfguard.session.report_command import with_history
 from perfguard.store.comment_limits import MOST_FILE_BYTES, MOST_FILES, PACKED_BYTES, most_cases, most_recorded

@@ -32,9 +32,8 @@ from perfguard.model.records.code import shows_other_code
 from perfguard.model.records.report import BOTH_WAYS, awaits_commit
 from perfguard.model.units import counted
 from perfguard.render.causes import bases_of, causes_of
-from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Cause, Finding, OtherCode, Undecided
+from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, BaselineEdit, Cause, Finding, OtherCode, Undecided
 from perfguard.render.observed import groups_of
-from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
 SPARED = "nothing to measure: only documents changed"

@@ -1,5 +1,4 @@
-"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form; or the
-changes of a folder of baselines."""
+"""`perfguard report`: shows saved reports, of one lane or of all lanes of a commit, in the requested form."""
 
 from __future__ import annotations
 
@@ -7,23 +6,19 @@ import argparse
 import ast
 import os
 import re
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from perfguard.judge.lane import folder_of_ranks, is_own, joined
-from perfguard.measure.metrics import all_limits
 from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.records import Baseline, Recorded, Report, TimedEntry
 from perfguard.model.records.report import commits_beside
-from perfguard.render.escaping import fenced
 from perfguard.render.outputs import ALONE, OUTPUTS
 from perfguard.render.overview import LaneView, Overview
-from perfguard.render.record_changes import summarize
 from perfguard.session.pairing.worktrees import Repository, find_repository
 from perfguard.store.baseline_files import Store
 from perfguard.store.baseline_form import parse
@@ -42,12 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="[LANE=]REPORT.json",
         help="reports that pytest --perfguard saved; a lane is named by its hardware (one that was not timed by its "
-        "target) unless a name is given. Or a folder of baselines: what changed in it since --base",
-    )
-    parser.add_argument(
-        "--base",
-        metavar="REF",
-        help="commit that a folder of baselines is compared with (default: the merge base with the main branch)",
+        "target) unless a name is given",
     )
     parser.add_argument("--as", dest="form", choices=list(OUTPUTS), default="terminal", help="default: terminal")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
@@ -65,21 +55,17 @@ def run(options: argparse.Namespace) -> int:
     """Print saved reports in the requested form."""
     if options.output is not None:
         check_file(options.output)
-    folder = Path(options.reports[0])
-    if folder.is_dir():
-        text = _changes(folder, options)
-    else:
-        reports = read_lanes(options.reports)
-        project = find_project(Path.cwd())
-        settings = read_settings(project)
-        alone = len(reports) == 1 and options.form in ALONE
-        expected = options.expect or ([] if alone else settings.lanes)
-        overview = merge(reports, expected, Store(project / settings.baselines))
-        if options.form == "github-annotations":
-            overview = replace(overview, changed_places=_changed_places(overview))
-        if options.form == "html":
-            overview = with_history(overview, project / settings.baselines)
-        text = OUTPUTS[options.form](overview)
+    reports = read_lanes(options.reports)
+    project = find_project(Path.cwd())
+    settings = read_settings(project)
+    alone = len(reports) == 1 and options.form in ALONE
+    expected = options.expect or ([] if alone else settings.lanes)
+    overview = merge(reports, expected, Store(project / settings.baselines))
+    if options.form == "github-annotations":
+        overview = replace(overview, changed_places=_changed_places(overview))
+    if options.form == "html":
+        overview = with_history(overview, project / settings.baselines)
+    text = OUTPUTS[options.form](overview)
     if options.output is None:
         print(text)
     else:
@@ -127,24 +113,6 @@ def _function_at(path: Path, line: int) -> range:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     return min((each for each in functions if line in each), key=len, default=range(line, line + 1))
-
-
-def _changes(folder: Path, options: argparse.Namespace) -> str:
-    """The changes of a folder of baselines since a commit."""
-    if len(options.reports) > 1 or options.form not in ("terminal", "markdown"):
-        raise UsageError(f"{folder}: a folder of baselines is shown alone, --as terminal or markdown")
-    repository = find_repository(folder)
-    commit = repository.merge_base(options.base or repository.main_branch())
-    with tempfile.TemporaryDirectory(prefix="perfguard-") as temporary:
-        before = Store(Path(temporary, "baselines"))
-        path = folder.resolve().relative_to(repository.root.resolve()).as_posix()
-        repository.copy_folder(commit, path, before.root, Path(temporary, "index"))
-        old, new = ({name: each.baselines(name) for name in each.folders()} for each in (before, Store(folder)))
-    promises = {metric: limits.promise for metric, limits in all_limits().items()}
-    title, *lines = summarize(old, new, promises, commit[:12])
-    if options.form == "terminal":
-        return "\n".join([title, *lines])
-    return "\n".join([f"### {title}", *([fenced(lines)] if lines else [])])
 
 
 def split_lane(argument: str) -> tuple[str, str]:

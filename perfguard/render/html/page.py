@@ -18,12 +18,11 @@ from urllib.parse import quote, urlencode
 
 from perfguard.model.units import counted
 from perfguard.render.escaping import clean
-from perfguard.render.findings import Cause
+from perfguard.render.findings import BaselineEdit, Cause
 from perfguard.render.html.data import cases
 from perfguard.render.markdown.comment import MOST_CAUSES
 from perfguard.render.markdown.steps import commands_of
 from perfguard.render.overview import SIGNS, LaneView, Overview
-from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.title import title_of
 from perfguard.render.words import MOST_OF_A_VALUE, environment, listed, short, tally
 
