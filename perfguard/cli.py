@@ -39,10 +39,6 @@ _COMMANDS = {
         "perfguard.session.explain",
         "why a case is slower: hardware counters of both sides, by ncu or rocprofv3",
     ),
-    "bisect": (
-        "perfguard.pytest_plugin.bisect",
-        "the commit, or the release of a package, that made cases slower, heavier or wrong",
-    ),
 }
 
 

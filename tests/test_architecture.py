@@ -107,7 +107,6 @@ BUDGETS = [
         100,
         "one error for each odd argument; the last line agrees with the status",
     ),
-    ("perfguard/pytest_plugin/**/*.py", 250, "the commit, or the release, that made a case worse is found"),
     ("perfguard/pytest_plugin/**/*.py", 200, "what a run is at, on terminals and in logs"),
     ("perfguard/pytest_plugin/**/*.py", 100, "kernels are interpreted where no GPU is, without being asked"),
     ("perfguard/pytest_plugin/**/*.py", 50, "times of observed kernels, which the session measured before"),
@@ -115,16 +114,15 @@ BUDGETS = [
     ("perfguard/pytest_plugin/**/*.py", 50, "an error without words has its line and inputs"),
     ("perfguard/pytest_plugin/**/*.py", 50, "modules whose import needs a GPU are skipped"),
     ("perfguard/render/**/*.py", 2_550, ""),
-    ("perfguard/render/**/*.py", 400, "what a change did to the records; upgrades, kernel by kernel; old faults"),
+    ("perfguard/render/**/*.py", 250, "upgrades, kernel by kernel; old faults"),
     ("perfguard/render/**/*.py", 100, "guarded cases with one cause are one finding; times that are only shown"),
     ("perfguard/render/html/page.[chj]*", 350, ""),
-    ("perfguard/session/**/*.py", 3_450, ""),
+    ("perfguard/session/**/*.py", 3_250, ""),
     (
         "perfguard/render/**/*.py",
-        550,
-        "a row for each cause, in terminal, comment, page and annotations; shown by examples of 3, 40 and 400 findings",
+        500,
+        "a row for each cause, in terminal, comment and page; shown by examples of 3, 40 and 400 findings",
     ),
-    ("perfguard/render/**/*.py", 50, "a case's history by commit, beside what it shares of the ceilings"),
     ("perfguard/render/html/page.[chj]*", 50, "causes first; process pairs as dots"),
     ("perfguard/session/**/*.py", 750, "the base of each case's record, its answers, and environments of two sides"),
     (
@@ -207,7 +205,7 @@ SIBLINGS = {
     "measure/metrics": {"subject"},
     "measure/devices/vendors": set(),
     "render": {
-        *("words", "escaping", "overview", "findings", "title", "causes", "observed", "tables", "record_changes"),
+        *("words", "escaping", "overview", "findings", "title", "causes", "observed", "tables"),
         *("terminal", "pytest_benchmark"),
     },
 }

@@ -32,9 +32,6 @@ from perfguard.model.records import (
 from perfguard.model.records.baseline import EVERY_CPU, entries_of
 from perfguard.model.records.code import CODE, same_parts
 
-#: Metrics that only older records hold: their values depended on the process.
-_NO_LONGER_READ = {"reserved_bytes"}
-
 
 @dataclass(frozen=True)
 class Lane:
@@ -149,8 +146,12 @@ class Lane:
     def record(self, result: CaseResult, reading: Reading) -> Record:
         """The record of a reading of the case."""
         files = self._by_folder.get(folder_of(self.hardware, reading, result.ranks), {})
-        file = files.get(result.case.suite)
-        return Record(self, result, reading, file, key_of_record(file, result))
+        file, key = files.get(result.case.suite), key_of_record(files.get(result.case.suite), result)
+        covers = [
+            each for each in result.readings if reading.metric in each.covers and reading.timed and not each.timed
+        ]
+        covering = [self.record(result, each) for each in covers]
+        return Record(self.hardware, self.toolchain, result, reading, file, key, covering)
 
     def moved(self, results: Iterable[CaseResult]) -> set[CaseId]:
         """The records that were found for cases with other keys."""
@@ -173,7 +174,7 @@ class Lane:
     def to_read(self, suite: str, key: str) -> set[str]:
         """The stored metrics of a case that a run reads. Times of kernels in tests are read in recordings only."""
         stored = {metric for case in self.stored_cases(suite, key) for metric in case.entries}
-        return stored - {KERNEL_TIME} - _NO_LONGER_READ
+        return stored - {KERNEL_TIME}
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
         """All records of a case, for this hardware and for every machine of its target."""

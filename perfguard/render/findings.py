@@ -1,4 +1,5 @@
-"""The rows of every output: a verdict with its case and lane, and a cause with all verdicts that it explains."""
+"""The rows of every output: a verdict with its case and lane, a cause with all verdicts that it explains, and an edit
+of the baselines."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from perfguard.model.records import Case, CaseResult, Reading, Verdict, Word
+from msgspec import Struct
+
+from perfguard.model.records import Case, CaseResult, Reading, Value, Verdict, Word
 from perfguard.model.records.code import kernel_of, same_code
 from perfguard.model.units import Unit, counted, format_apart, format_percent, format_value
 from perfguard.render.words import (
@@ -239,3 +242,33 @@ class Undecided:
     def most_common(self) -> tuple[str, int]:
         """The most common cause, and the number of times with it; requires at least one finding."""
         return most_common([finding.verdict.reason for finding in self.findings])
+
+
+class BaselineEdit(Struct, frozen=True):
+    """One entry of the baselines, or one setting, that the change edits.
+
+    Attributes:
+        folder: the folder of the entry, such as `nvidia-h200` or `cpu`, or the file of the setting.
+        before, after: the entry's value, or the centre of its sessions for a time; None if it is added or removed.
+        loosens: what lets a worse reading pass than before the edit (or removal), in words; empty if nothing does.
+        measured: the reading in this change's own report, if any.
+    """
+
+    folder: str
+    suite: str
+    case: str
+    metric: str
+    unit: Unit
+    before: Value | None
+    after: Value | None
+    reason: str = ""
+    loosens: str = ""
+    measured: Value | None = None
+
+    def values(self, most: int) -> tuple[str, str, str]:
+        """The entry before and after, and the measured value, as texts of at most `most` characters each."""
+        measured = "not measured" if self.measured is None else format_value(self.measured, self.unit)
+        if self.before is None or self.after is None:
+            before = "none" if self.before is None else format_value(self.before, self.unit)
+            return before, "removed" if self.after is None else format_value(self.after, self.unit), measured
+        return *format_apart(self.before, self.after, self.unit, most), measured

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from perfguard.model.call import CONFIGURATIONS, HARD_KINDS
-from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Recorded, Report, Verdict, Word
+from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import (
     is_compared,
@@ -32,9 +32,8 @@ from perfguard.model.records.code import shows_other_code
 from perfguard.model.records.report import BOTH_WAYS, awaits_commit
 from perfguard.model.units import counted
 from perfguard.render.causes import bases_of, causes_of
-from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, Cause, Finding, OtherCode, Undecided
+from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, BaselineEdit, Cause, Finding, OtherCode, Undecided
 from perfguard.render.observed import groups_of
-from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
 SPARED = "nothing to measure: only documents changed"
@@ -81,8 +80,6 @@ class LaneView(Struct, frozen=True, dict=True):
         refused: the cases of the report that could not be read.
         unmeasured: the keys of recorded cases that the report lacks.
         accepted: (suite, case key, metric) of findings that an edit of the baselines covers, with its reason.
-        history: suite -> case key -> its records in the last commits of their file, oldest first, each with the entries
-            that differ from the one before, the first with its times and what changed later; empty if unknown.
         job_url: the URL of the job that measured; "" if unknown.
     """
 
@@ -94,7 +91,6 @@ class LaneView(Struct, frozen=True, dict=True):
     refused: list[Refused] = []
     unmeasured: list[str] = []
     accepted: list[ReadingId] = []
-    history: dict[str, dict[str, list[Recorded]]] = {}
     job_url: str = ""
 
     @cached_property
@@ -334,7 +330,6 @@ class Overview(Struct, frozen=True, dict=True):
         unread: the part of the change that could not be read in full, so that its edits are unknown; "": none.
         run_url: the URL of the full reports.
         source_url: the beginning of the URLs of the measured commit's files; "" if unknown.
-        changed_places: place of a cause -> the changed line inside its function, for annotations of a diff.
     """
 
     lanes: list[LaneView]
@@ -344,7 +339,6 @@ class Overview(Struct, frozen=True, dict=True):
     unread: str = ""
     run_url: str = ""
     source_url: str = ""
-    changed_places: dict[str, str] = {}
     warnings: list[str] = []
 
     @cached_property

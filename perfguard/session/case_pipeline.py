@@ -17,7 +17,6 @@ from perfguard.measure.metrics import collectives, read_exact, read_timed
 from perfguard.measure.metrics.compilation import observed_compilations
 from perfguard.measure.metrics.contract import nondeterministic
 from perfguard.measure.metrics.subject import Observed, Subject
-from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.measure.replay import (
     backward,
     clobbered_kept,
@@ -235,7 +234,7 @@ class Runner:
         if wrong:
             return result
         unchanged = self.plan.unchanged(result)
-        timed = read_timed(subject, self.device, unchanged | {*self.plan.asked.unread}) if self.plan.asked.times else []
+        timed = read_timed(subject, self.device, unchanged) if self.plan.asked.times else []
         result = msgspec.structs.replace(result, readings=exact + timed, conditions=self._conditions(timed))
         # Throughput is computed from the first time, which is not read if it is unchanged.
         return result if unchanged else self._with_throughput(call, result)
@@ -302,8 +301,7 @@ class Runner:
 
     def _with_throughput(self, call: Call, result: CaseResult) -> CaseResult:
         """Compute throughput from the declared work, and refuse times that no memory could deliver."""
-        # On a CPU the judged time is that of one thread; the speed for the user follows from wall time.
-        primary = result.reading(WALL_TIME) or next((reading for reading in result.readings if reading.timed), None)
+        primary = next((reading for reading in result.readings if reading.timed), None)
         work = call.work
         if primary is None or work is None or not isinstance(primary.value, int | float):
             return result

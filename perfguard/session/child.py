@@ -91,7 +91,6 @@ class Request(Struct, frozen=True, omit_defaults=True):
         exact: whether exact metrics are also read.
         times: whether times are read.
         follow: architectures on which launches are followed, and returned beside the report; None: they are not.
-        unread: timed metrics to skip.
         kernels: node id of an observed test -> kernels whose time a process pair measures in it.
         cold: the case whose first result alone is measured.
         profiled: the case of which one warm call alone is made, for the profiler that has started the child.
@@ -113,7 +112,6 @@ class Request(Struct, frozen=True, omit_defaults=True):
     exact: bool = True
     times: bool = True
     follow: list[str] | None = None
-    unread: list[str] = []
     kernels: dict[str, list[str]] = {}
     cold: Cold | None = None
     profiled: Case | None = None

@@ -1,80 +1,41 @@
-"""`perfguard bisect`: which commit, and which release of a package, made a case worse."""
+"""Which commit made a case worse: the commands of docs/compare.md, as they are written there."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from perfguard import ExitStatus
 from tests.flows.conftest import Project
+from tests.flows.pages import ROOT
 
-pytestmark = pytest.mark.nightly  # Each compares a dozen commits in processes of their own.
 
-
-@pytest.fixture
-def environment(project: Project, tmp_path: Path) -> dict[str, str]:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
+@pytest.mark.nightly  # It compares four commits in processes of their own.
+def test_the_commands_of_the_page_name_the_culprit_and_its_cause(project: Project, tmp_path: Path) -> None:
+    """Of nine commits one cannot be imported, and launches come with the sixth."""
     project.configure(device="fake", case_seconds=0.05)
-    return os.environ | {"TMPDIR": str(temporary)}
-
-
-def bisected(project: Project, environment: dict[str, str], *arguments: str) -> str:
-    line = [sys.executable, "-m", "perfguard", "bisect", *arguments]
-    done = subprocess.run(line, cwd=project.path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == ExitStatus.PASSED, done.stdout + done.stderr
-    assert list(Path(environment["TMPDIR"]).glob("perfguard-bisect-*")) == []
-    assert len(project.git("worktree", "list").splitlines()) == 1
-    return done.stdout
-
-
-def test_the_culprit_of_twenty_commits_is_named_with_its_cause(project: Project, environment: dict[str, str]) -> None:
-    """One of them cannot be imported, and a launch comes with the 13th."""
     project.kernel()
     project.commit()
-    good = project.git("rev-parse", "HEAD").strip()
+    project.git("tag", "v1.4")
     kernel = project.path / "kernel.py"
-    for number in range(1, 21):
-        project.kernel(launches=3 if number >= 13 else 1)
-        broken = "raise RuntimeError\n" if number == 10 else ""
+    for number in range(1, 10):
+        project.kernel(launches=3 if number >= 6 else 1)
+        broken = "raise RuntimeError\n" if number == 4 else ""
         kernel.write_text(f"{broken}{kernel.read_text()}NUMBER = {number}\n")
-        project.git("add", "--all")
-        project.git("commit", "--quiet", f"--message=number {number}")
-    said = bisected(project, environment, good, "--", "-k", "64")
-    first = next(line for line in said.splitlines() if "first bad commit" in line)
-    assert first.endswith(": number 13")
-    assert "skipped: no case was compared" in said
-    assert "launches 1 -> 3" in said.partition("beside its parent")[2]
-
-
-def wheel(folder: Path, version: str, launches: int) -> None:
-    name = f"dialect-{version}"
-    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as file:
-        file.writestr("dialect.py", f"LAUNCHES = {launches}\n")
-        file.writestr(f"{name}.dist-info/METADATA", f"Metadata-Version: 2.1\nName: dialect\nVersion: {version}\n")
-        file.writestr(f"{name}.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{name}.dist-info/RECORD", "")
-
-
-def test_the_release_of_a_package_is_named(project: Project, environment: dict[str, str], tmp_path: Path) -> None:
-    wheels, installed = tmp_path / "wheels", tmp_path / "installed"
-    wheels.mkdir()
-    installed.mkdir()
-    for version, launches in (("1.0", 1), ("1.1", 1), ("1.2", 3)):
-        wheel(wheels, version, launches)
-    (installed / "dialect.py").write_text("LAUNCHES = 3\n")
-    project.kernel(launches=1)
-    kernel = project.path / "kernel.py"
-    assert "range(1)" in kernel.read_text()
-    kernel.write_text("import dialect\n" + kernel.read_text().replace("range(1)", "range(dialect.LAUNCHES)"))
-    project.commit()
-    environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(installed), environment.get("PYTHONPATH", "")]))
-    said = bisected(project, environment, "--over", "dialect==1.0,1.1,1.2", "--", "-k", "64")
-    assert "it became worse after dialect 1.1, in 1.2" in said
-    assert "beside 1.2: 1 cases pass" in said
+        project.git("commit", "--quiet", "--all", f"--message=number {number}")
+    page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    found = re.search(r"^```sh\n(git bisect start.*?)git bisect reset\n", page, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    command = found[1].replace("perfguard compare", f"{sys.executable} -m perfguard compare")
+    command = command.replace('"tests/test_norm.py::test_rms_norm[64]"', "-k 64")
+    done = subprocess.run(
+        command, shell=True, cwd=project.path, env=os.environ, capture_output=True, text=True, check=False
+    )
+    said = done.stdout + done.stderr
+    assert "is the first bad commit" in said, said
+    assert "number 6" in said.partition("is the first bad commit")[2]
+    assert "launches 1 -> 3" in said

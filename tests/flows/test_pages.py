@@ -45,10 +45,9 @@ def test_the_commands_of_the_readme(recorded: Project, tmp_path: Path, nursery: 
     """In the project of the other flows, whose slower kernel is that of the page's summary."""
     section = README.partition("\n## A run\n")[2].partition("\n## ")[0].replace("PATH", sys.executable)
     reader = Reader(recorded.path, environment_in(tmp_path / "reader", nursery.python))
-    section = section.replace("bisect v1.4 -- TEST", "bisect --help")  # This project has no such commit,
-    section = section.replace("explain CASE", "explain --help")  # and this machine no such GPU.
+    section = section.replace("explain CASE", "explain --help")  # This machine has no such GPU.
     reader.read(section.replace("```text", "```"))
-    assert len(reader.typed) == 7
+    assert len(reader.typed) == 6
     recorded.kernel(us=55.0, launches=2)
     summary = re.search(r"^```text\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     assert summary is not None

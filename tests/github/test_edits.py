@@ -24,8 +24,8 @@ from perfguard.model.records import (
     Word,
 )
 from perfguard.model.units import Unit
+from perfguard.render.findings import BaselineEdit
 from perfguard.render.overview import Headline, LaneView, Overview
-from perfguard.render.record_changes import BaselineEdit
 from tests.github.reports import (
     CODE,
     PATH,

@@ -29,8 +29,8 @@ from perfguard.model.records import (
 )
 from perfguard.model.records.code import CODE
 from perfguard.model.units import Unit
+from perfguard.render.findings import BaselineEdit
 from perfguard.render.overview import Headline, LaneView, Overview, Refused
-from perfguard.render.record_changes import BaselineEdit
 
 US = Unit.MICROSECONDS
 DEVICES = {

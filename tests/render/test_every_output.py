@@ -20,7 +20,6 @@ from perfguard.model.records import BaseTree, PairedCase, PairedTime, Pairing, V
 from perfguard.render.markdown import render_markdown, render_resolved
 from perfguard.render.outputs import OUTPUTS
 from perfguard.render.overview import Headline, LaneView, Overview, Refused
-from perfguard.render.record_changes import summarize
 from perfguard.store.report_file import save_report
 from tests.render.examples import (
     BETTER,
@@ -158,14 +157,6 @@ def test_json_keeps_what_it_escapes() -> None:
     hostile = everywhere(EXAMPLES[Headline.WORSE])
     text = OUTPUTS["json"](Overview([hostile.lanes[0]]))
     assert msgspec.json.decode(text)["hardware"]["name"] == f"{HOSTILE}NVIDIA H200"
-
-
-def test_changes_of_records_are_no_commands() -> None:
-    stored = EXAMPLES[Headline.WORSE].lanes[0].baselines["norms"]
-    for hostile in planted(stored):
-        for before, after in ((stored, hostile), (hostile, stored)):
-            lines = summarize({HOSTILE: {"norms": before}}, {HOSTILE: {"norms": after}}, {}, "9ab77e2c1d5b")
-            assert faults("terminal", "\n".join(lines)) == []
 
 
 def test_the_command_and_its_errors_are_no_commands_to_a_terminal(

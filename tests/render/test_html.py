@@ -140,22 +140,22 @@ def test_sessions_are_of_the_same_timer_only() -> None:
 
 def test_what_is_not_gated_says_so_and_is_no_change_of_the_case() -> None:
     """A time that is only shown, +199,900 % slower, stood beside PASS as the case's own change."""
-    wall = Reading("wall_time_us", Unit.MICROSECONDS, 2000.0, timer="wall", gated=False)
+    ranked = Reading("ranks_time_us", Unit.MICROSECONDS, 2000.0, timer="ranks-queue-cold-m12", gated=False)
     mix = Reading("sm_90.instructions", Unit.COUNT, {"rows": 900}, gated=False, target="sm_90")
     shown = Verdict(
-        Word.PASS, "wall_time_us", "not gated: +199,900.0 %", before=1.0, after=2000.0, unit=Unit.MICROSECONDS,
+        Word.PASS, "ranks_time_us", "not gated: +199,900.0 %", before=1.0, after=2000.0, unit=Unit.MICROSECONDS,
         ratio=2000.0,
     )  # fmt: skip
     told = Verdict(Word.PASS, "sm_90.instructions", "not gated: rows 9 -> 900", ratio=100.0)
     gated = Verdict(Word.PASS, "device_time_us", before=61.2, after=61.3, unit=Unit.MICROSECONDS, ratio=1.0016)
     timed = result("timed", gated, shown, told)
-    timed = msgspec.structs.replace(timed, readings=[wall, mix, *timed.readings])
-    untimed = msgspec.structs.replace(result("untimed", shown, told, us=None), readings=[wall, mix])
+    timed = msgspec.structs.replace(timed, readings=[ranked, mix, *timed.readings])
+    untimed = msgspec.structs.replace(result("untimed", shown, told, us=None), readings=[ranked, mix])
     first, second = data(render_html(overview(lane("nvidia-h200", timed, untimed))))["cases"]
     assert (first["ratio"], second["ratio"]) == (1.0016, None)
-    assert [time["metric"] for time in first["times"]] == ["device_time_us", "wall_time_us"]
+    assert [time["metric"] for time in first["times"]] == ["device_time_us", "ranks_time_us"]
     words = {verdict["metric"]: verdict["word"] for verdict in first["verdicts"]}
-    assert words == {"device_time_us": "PASS", "wall_time_us": "not gated", "sm_90.instructions": "not gated"}
+    assert words == {"device_time_us": "PASS", "ranks_time_us": "not gated", "sm_90.instructions": "not gated"}
 
 
 def test_blocks_stand_beside_the_value_that_they_gave_and_no_other() -> None:

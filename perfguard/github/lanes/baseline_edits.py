@@ -35,7 +35,7 @@ from perfguard.model.records.baseline import as_stored
 from perfguard.model.records.change import level
 from perfguard.model.records.code import CODE, same_parts
 from perfguard.model.units import Unit, format_value
-from perfguard.render.record_changes import BaselineEdit
+from perfguard.render.findings import BaselineEdit
 
 _SHOWN = 0.0005  # A time that rises less (a logarithm) is shown as 0.0 %.
 # Verdicts that need no edit, and verdicts that no baseline can cover.

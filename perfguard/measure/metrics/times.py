@@ -1,9 +1,9 @@
 """The time metrics of a case.
 
 A device with a queue has `device_time_us`, the time that one call keeps it busy, and `host_time_us`, which matters if
-kernels are short. A CPU has `cpu_time_us` on one thread, since wall time includes the work of others, and
-`wall_time_us` with the user's number of threads, which is shown but not judged. `beside_rival_us` is the device or CPU
-time, measured alternately with a rival's. `cold_start_us` and compile times come from separate processes.
+kernels are short. A CPU has `cpu_time_us` on one thread, since wall time includes the work of others.
+`beside_rival_us` is the device or CPU time, measured alternately with a rival's. `cold_start_us` and compile times come
+from separate processes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.timers import cpu, host, prepare_device_time
-from perfguard.measure.timers.blocks import collect
+from perfguard.measure.timers import host, prepare_device_time
 from perfguard.measure.timers.timing import Meter, Workload
 from perfguard.model.limits import COARSEST_TIMER_US, KERNEL_TIME, KERNEL_TIME_LIMITS, Limits
 from perfguard.model.records import Better, Reading
@@ -25,11 +24,9 @@ if TYPE_CHECKING:
 
 TIMED = True
 
-CPU_TIME, DEVICE_TIME, HOST_TIME, WALL_TIME = "cpu_time_us", "device_time_us", "host_time_us", "wall_time_us"
+CPU_TIME, DEVICE_TIME, HOST_TIME = "cpu_time_us", "device_time_us", "host_time_us"
 BESIDE_RIVAL = "beside_rival_us"
 _BESIDE = "-beside-"  # It separates the two timers of a reading beside a rival.
-
-_WALL_SECONDS = 0.05  # The blocks of wall time take no longer than this.
 
 # Between processes the host time of one Python launch path differed by 2-11 % (coefficient of variation, 39 cases,
 # five sessions on an H200 machine). With five stored sessions this resolves 20-44 %. An additional 50 µs of Python
@@ -47,7 +44,6 @@ LIMITS = {
     CPU_TIME: Limits(Better.LOWER, promise=0.10, floor=2.0),
     DEVICE_TIME: Limits(Better.LOWER, promise=0.03, floor=COARSEST_TIMER_US),
     HOST_TIME: Limits(Better.LOWER, promise=_HOST_PROMISE, floor=_HOST_FLOOR_US),
-    WALL_TIME: Limits(Better.LOWER, gated=False, promise=0.10, floor=COARSEST_TIMER_US),
     BESIDE_RIVAL: Limits(Better.LOWER, promise=0.05, floor=COARSEST_TIMER_US),
     "cold_start_us": _COLD,
     "compile_layer_us": _LAYER,
@@ -65,7 +61,7 @@ def read(subject: Subject, device: Device) -> list[Reading]:
     if not subject.timed or subject.ranks.in_step:  # `rank_times` measures several ranks.
         return []
     readings: list[Reading] = []
-    for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME, WALL_TIME):
+    for metric in (DEVICE_TIME, HOST_TIME) if device.asynchronous else (CPU_TIME,):
         if metric not in subject.skipped:
             if readings:
                 subject.put_back()
@@ -77,14 +73,12 @@ def read(subject: Subject, device: Device) -> list[Reading]:
 
 
 def _time(metric: str, subject: Subject, device: Device) -> Reading:
-    prepare = {HOST_TIME: host.prepare, WALL_TIME: cpu.prepare_wall_time}.get(metric, prepare_device_time)
-    shown = metric == WALL_TIME  # It is not judged, so this process collects it alone.
-    seconds = min(_WALL_SECONDS, subject.seconds) if shown else subject.seconds
+    prepare = host.prepare if metric == HOST_TIME else prepare_device_time
+    seconds = subject.seconds
     meter = prepare(subject.workload, device, seconds=seconds, stored=subject.stored_timers.get(metric))
-    blocks = (collect if shown else subject.collect)(metric, meter, device, seconds)
+    blocks = subject.collect(metric, meter, device, seconds)
     floor = _HOST_FLOOR_US if metric == HOST_TIME else 0.0
-    reading = meter.reading(metric, blocks, promise=LIMITS[metric].promise, floor=floor)
-    return msgspec.structs.replace(reading, gated=LIMITS[metric].gated)
+    return meter.reading(metric, blocks, promise=LIMITS[metric].promise, floor=floor)
 
 
 def _beside_rival(subject: Subject, rival: Workload, device: Device) -> list[Reading]:

@@ -18,12 +18,11 @@ from urllib.parse import quote, urlencode
 
 from perfguard.model.units import counted
 from perfguard.render.escaping import clean
-from perfguard.render.findings import Cause
+from perfguard.render.findings import BaselineEdit, Cause
 from perfguard.render.html.data import cases
 from perfguard.render.markdown.comment import MOST_CAUSES
 from perfguard.render.markdown.steps import commands_of
 from perfguard.render.overview import SIGNS, LaneView, Overview
-from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.title import title_of
 from perfguard.render.words import MOST_OF_A_VALUE, environment, listed, short, tally
 
@@ -58,9 +57,7 @@ def _hash(text: str) -> str:
 
 def _data(overview: Overview) -> str:
     """JSON that cannot close its own script element, whatever the names contain."""
-    start, _, known = overview.source_url.rpartition("/blob/")
-    commits = f"{start}/commit/" if known and start.startswith(("https://", "http://")) else ""
-    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview), "commits": commits}
+    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview)}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -15,11 +15,10 @@ from perfguard.model.records.report import commits_beside
 from perfguard.model.units import Unit, counted
 from perfguard.render.causes import reasons_of
 from perfguard.render.escaping import code, link
-from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, Cause, Finding
+from perfguard.render.findings import INCONCLUSIVE, NOT_GUARDED, QUIET, BaselineEdit, Cause, Finding
 from perfguard.render.markdown.cells import NAME, quantity, table, text, together, values
 from perfguard.render.markdown.steps import next_steps
 from perfguard.render.overview import SIGNS, Headline, LaneView, Overview
-from perfguard.render.record_changes import BaselineEdit
 from perfguard.render.title import title_of
 from perfguard.render.words import (
     MOST_OF_A_VALUE,

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import msgspec
 from filelock import FileLock
 
-from perfguard.measure.metrics.times import WALL_TIME
 from perfguard.model.config import Settings
 from perfguard.model.errors import UsageError
 from perfguard.model.limits import timed_kernel
@@ -220,7 +219,6 @@ class PairWorktrees:
             # Each pair has a new order, so that after-effects of a case on the next one differ.
             tests=self._random.sample([*by_test], len(by_test)),
             exact=False,
-            unread=[WALL_TIME],  # Wall time is shown, never judged.
             kernels={test: [*filter(None, map(_kernel, tracks))] for test, tracks in by_test.items()},
         )
         folder = self._temporary / f"pair-{len([*self._temporary.glob('pair-*')]) + 1}"

@@ -115,17 +115,6 @@ class Repository:
         """Whether the clone lacks history."""
         return self.git("rev-parse", "--is-shallow-repository") == "true"
 
-    def copy_folder(self, commit: str, folder: str, to: Path, index: Path) -> None:
-        """Copy the content of `folder` (a path from the top folder) at a commit, if there was any, to the folder `to`.
-
-        Args:
-            index: path for a temporary index.
-        """
-        if self.git("ls-tree", commit, "--", folder):
-            variables = {"GIT_INDEX_FILE": str(index)}
-            self.git("read-tree", f"{commit}:{folder}", variables=variables)
-            self.git("checkout-index", "--all", f"--prefix={to}/", variables=variables)
-
     def untracked(self) -> list[str]:
         """Paths of files that git neither tracks nor ignores."""
         paths = self.git("ls-files", "--others", "--exclude-standard", "--full-name", "-z")

@@ -12,8 +12,8 @@ from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.vendors.cpu import CpuDevice
 from perfguard.measure.metrics import read_timed
 from perfguard.measure.metrics.subject import Subject
-from perfguard.measure.metrics.times import BESIDE_RIVAL, CPU_TIME, DEVICE_TIME, HOST_TIME, WALL_TIME
-from perfguard.measure.timers.timing import Blocks, Meter, Workload
+from perfguard.measure.metrics.times import BESIDE_RIVAL, CPU_TIME, DEVICE_TIME, HOST_TIME
+from perfguard.measure.timers.timing import Workload
 from perfguard.model.call import Call, Work
 from perfguard.model.config import Settings
 from perfguard.model.records import Case, CaseResult, Reading
@@ -73,23 +73,11 @@ def cpu() -> CpuDevice:
     return CpuDevice()
 
 
-def test_on_a_cpu_cpu_time_is_judged_and_wall_time_is_shown(cpu: CpuDevice) -> None:
-    stored = {CPU_TIME: "cpu-u8", WALL_TIME: "wall-u4"}
-    judged, shown = read_timed(Subject(run=add_and_double, seconds=0.02, stored_timers=stored), cpu)
-    assert {judged.metric: judged.timer, shown.metric: shown.timer} == stored
-    assert (judged.gated, judged.promise, shown.gated) == (True, 0.10, False)
+def test_on_a_cpu_the_time_of_one_thread_is_judged(cpu: CpuDevice) -> None:
+    subject = Subject(run=add_and_double, seconds=0.02, stored_timers={CPU_TIME: "cpu-u8"})
+    (judged,) = read_timed(subject, cpu)
+    assert (judged.metric, judged.timer, judged.gated, judged.promise) == (CPU_TIME, "cpu-u8", True, 0.10)
     assert len(judged.blocks) >= 3
-    assert len(shown.blocks) >= 3
-
-
-def test_wall_time_needs_no_conductor_and_little_time(cpu: CpuDevice) -> None:
-    def asked(metric: str, meter: Meter, device: Device, seconds: float) -> Blocks:
-        raise AssertionError(metric)
-
-    started = cpu.now_us()
-    (reading,) = read_timed(Subject(run=add_and_double, collect=asked), cpu, {CPU_TIME})
-    assert reading.metric == WALL_TIME
-    assert cpu.now_us() - started < 0.5e6  # 0.1 s on a machine of one's own
 
 
 def measure(call: Call, cpu: CpuDevice) -> CaseResult:
@@ -98,13 +86,12 @@ def measure(call: Call, cpu: CpuDevice) -> CaseResult:
     return result
 
 
-def test_throughput_follows_from_wall_time(cpu: CpuDevice) -> None:
-    """The judged time is that of one thread."""
+def test_throughput_follows_from_the_time(cpu: CpuDevice) -> None:
     result = measure(Call(torch.sin, (torch.ones(1 << 16),), torch.sin, work=Work(bytes=1 << 19)), cpu)
-    wall = result.reading(WALL_TIME)
-    assert wall is not None
+    read = result.reading(CPU_TIME)
+    assert read is not None
     assert result.throughput is not None
-    assert result.throughput.bytes_per_second == pytest.approx((1 << 19) / (1e-6 * float(str(wall.value))))
+    assert result.throughput.bytes_per_second == pytest.approx((1 << 19) / (1e-6 * float(str(read.value))))
 
 
 def test_the_ceiling_of_computation_is_a_product_and_asked_once(cpu: CpuDevice) -> None:
@@ -190,7 +177,7 @@ def test_a_fresh_process_reads_both_as_its_parent_did() -> None:
 def test_on_a_cpu_cpu_times_are_read_beside_a_rival(cpu: CpuDevice) -> None:
     rival = Workload(lambda: sum(range(200_000)))
     subject = Subject(lambda: sum(range(20_000)), rival=lambda: rival, seconds=0.1)
-    (reading,) = read_timed(subject, cpu, {CPU_TIME, WALL_TIME})
+    (reading,) = read_timed(subject, cpu, {CPU_TIME})
     assert isinstance(reading.value, float)
     assert reading.value < reading.rival
     assert (reading.timer or "").startswith("cpu-u")

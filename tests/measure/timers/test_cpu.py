@@ -1,11 +1,10 @@
-"""CPU time on one thread and wall time: on a simulated processor, and on the one that runs the tests."""
+"""CPU time on one thread: on a simulated processor, and on the one that runs the tests."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
@@ -17,8 +16,6 @@ from perfguard.measure.timers import cpu
 from perfguard.measure.timers.timing import Workload
 from perfguard.testing.fake import FakeDevice
 from tests.measure.timers.metering import measured, quiet
-
-BOTH = pytest.mark.parametrize(("kind", "prepare"), [("cpu", cpu.prepare), ("wall", cpu.prepare_wall_time)])
 
 
 class Cpu(FakeDevice):
@@ -56,34 +53,29 @@ def busy(device: Cpu, us: float, others_us: Callable[[int], float] = lambda _: 0
     return call
 
 
-@BOTH
 @pytest.mark.parametrize(("us", "calls"), [(2_000.0, 1), (990.0, 2), (80.0, 16), (3.0, 512)])
-def test_calls_per_sample_fill_a_millisecond(device: Cpu, kind: str, prepare: Any, us: float, calls: int) -> None:
-    reading = measured(prepare, busy(device, us), device, seconds=0.05)
-    assert reading.timer == f"{kind}-u{calls}"
+def test_calls_per_sample_fill_a_millisecond(device: Cpu, us: float, calls: int) -> None:
+    reading = measured(cpu.prepare, busy(device, us), device, seconds=0.05)
+    assert reading.timer == f"cpu-u{calls}"
     assert reading.value == pytest.approx(us, rel=1e-3)
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("stored", "calls"), [("u64", 64), ("u0", 16), ("u999999", 16), ("16", 16), ("other-u64", 16), ("", 16)]
 )
-def test_stored_id(device: Cpu, kind: str, prepare: Any, stored: str, calls: int) -> None:
-    assert measured(prepare, busy(device, 80.0), device, stored=f"{kind}-{stored}").timer == f"{kind}-u{calls}"
+def test_stored_id(device: Cpu, stored: str, calls: int) -> None:
+    assert measured(cpu.prepare, busy(device, 80.0), device, stored=f"cpu-{stored}").timer == f"cpu-u{calls}"
 
 
-@BOTH
-def test_a_far_slower_candidate_keeps_its_id_and_the_budget(device: Cpu, kind: str, prepare: Any) -> None:
-    reading = measured(prepare, busy(device, 10_000.0), device, stored=f"{kind}-u65536")
-    assert (reading.timer, reading.value) == (f"{kind}-u65536", pytest.approx(10_000.0))
+def test_a_far_slower_candidate_keeps_its_id_and_the_budget(device: Cpu) -> None:
+    reading = measured(cpu.prepare, busy(device, 10_000.0), device, stored="cpu-u65536")
+    assert (reading.timer, reading.value) == ("cpu-u65536", pytest.approx(10_000.0))
     assert device.now_us() < 2e6
 
 
 def test_cpu_time_excludes_waiting_for_other_processes(device: Cpu) -> None:
-    """Every other call waits for its turn ten times as long as it runs: only the wall time trebles."""
-    alone, beside = busy(device, 2_000.0), busy(device, 2_000.0, lambda n: 20_000.0 * (n % 2))
-    wall_us = [measured(cpu.prepare_wall_time, call, device, stored="wall-u4").value for call in (alone, beside)]
-    assert wall_us[1] > 3 * wall_us[0]  # type: ignore[operator]
+    """Every other call waits for its turn ten times as long as it runs."""
+    beside = busy(device, 2_000.0, lambda n: 20_000.0 * (n % 2))
     assert measured(cpu.prepare, beside, device).value == pytest.approx(2_000.0)
 
 
@@ -137,8 +129,6 @@ def test_cpu_time_is_one_threads_and_the_users_threads_are_restored(threads: int
     meter = cpu.prepare(Workload(call), device, seconds=0.05, stored=None)
     assert (meter.block() or 0) > 0
     assert (seen, torch.get_num_threads()) == ({1}, threads)
-    cpu.prepare_wall_time(Workload(call), device, seconds=0.05, stored=None).block()
-    assert seen == {1, threads}
     fails[0] = True
     for fail in (meter.block, lambda: cpu.prepare(Workload(call), device, seconds=0.01, stored=None)):
         with pytest.raises(RuntimeError, match="out of registers"):

@@ -12,11 +12,15 @@ import statistics
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfguard.measure.devices.activity import Activity, MemoryUse
 from perfguard.measure.devices.device import Device
 from perfguard.measure.devices.vendors import Vendor, read_text, slugify
 from perfguard.model.records import Conditions, Hardware
+
+if TYPE_CHECKING:
+    import torch
 
 _LEAST_COPY_BYTES = 256 * 2**20
 _COPIES = 11
@@ -87,7 +91,10 @@ class CpuDevice(Device):
         return operators.of_call(call)
 
     def copy_bytes_per_second(self) -> float:
+        """The ceilings are those of one thread, as the times beside them are."""
         import torch
+
+        from perfguard.measure.timers.cpu import one_thread
 
         count = max(_LEAST_COPY_BYTES, 4 * (self.identity.cache_bytes or 0))
         source = torch.ones(count, dtype=torch.uint8)
@@ -95,9 +102,16 @@ class CpuDevice(Device):
         times_us = []
         for _ in range(_COPIES + 1):
             start = self.now_us()
-            target.copy_(source)
+            with one_thread():
+                target.copy_(source)
             times_us.append(self.now_us() - start)
         return 2 * count / (statistics.median(times_us[1:]) * 1e-6)
+
+    def matmul_flop_per_second(self, dtype: torch.dtype) -> float:
+        from perfguard.measure.timers.cpu import one_thread
+
+        with one_thread():
+            return super().matmul_flop_per_second(dtype)
 
 
 def model_name(root: Path) -> str:
