@@ -116,7 +116,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     if finite and (problem := _lost(trial, truth, near, usual()) or _no_choice(trial, truth, near)):
         return Outcome(problem=problem)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
-        _check_domain(position, truth, near, finite)
+        _check_domain(position, truth, near, finite, trial.tensors()[position])
     ties = [near.untied, *near.chosen] if noisy else []
     rule = replace(rule, usual=usual(), masked=near.masked or (), incoming=derivation.incoming, noisy=[*noisy, *ties])
     outcome = compare(trial, truth, near.rounded, rule)
@@ -315,12 +315,13 @@ def _lost(trial: Trial, truth: Truth, near: Nearby, usual: Usual) -> str:
     return ""
 
 
-def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> None:
+def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool, got: Tensor | None) -> None:
     """Compare one tensor of eager with the oracle, there and nearby.
 
     Args:
         finite: whether all inputs are finite. NaN, for example from the logarithm of a negative probability, then means
             that they are outside the domain.
+        got: the candidate's tensor.
 
     Raises:
         LeftOut: the input lies outside the domain.
@@ -330,9 +331,12 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> No
     if eager is None or eager.numel() == 0:
         return
     if not follows_rule(eager):
-        moved = [rounded] if eager.dtype in FP8_DTYPES else [*chosen, rounded, untied, *near.numbered(position)]
-        # A code of an infinity, and a place of NaN, is the reference's choice.
-        moved += [near.bounded[position]] if near.bounded is not None else []
+        coded = eager.dtype in FP8_DTYPES
+        moved = [rounded] if coded else [*chosen, rounded, untied, *near.numbered(position)]
+        # A code of an infinity, and a place of NaN, is the reference's choice: as NaN, or as of the largest number. A
+        # candidate whose fp8 codes are neither is wrong.
+        if near.bounded is not None and not (coded and _is_neither(got, eager, near.bounded[position])):
+            moved.append(near.bounded[position])
         if any(_unstable(eager, each) for each in moved):
             raise LeftOut(AT_AN_EDGE)
         return
@@ -382,6 +386,18 @@ def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
         return False
     o, b = (torch.where(finite, t.double(), 0.0) for t in (oracle, bounded))
     return bool(((o - b).abs() > JUMP * (1 + o.abs().amax())).any()) or not bool(b.isfinite().all())
+
+
+def _is_neither(got: Tensor | None, eager: Tensor, bounded: Tensor | None) -> bool:
+    """Whether fp8 codes differ in places both from eager's and from those for a huge number in place of infinity."""
+    if got is None or bounded is None or not got.shape == eager.shape == bounded.shape:
+        return False
+    return not bool((_is_same_code(got, eager) | _is_same_code(got, bounded)).all())
+
+
+def _is_same_code(code: Tensor, other: Tensor) -> Tensor:
+    a, b = code.float(), other.to(code.dtype).float()
+    return (a == b) | (a.isnan() & b.isnan())
 
 
 def _unstable(eager: Tensor, moved: Tensor | None) -> bool:
