@@ -26,14 +26,8 @@ from perfguard.check.hard_inputs.comparison import (
     follows_rule,
     least_error,
 )
-from perfguard.check.hard_inputs.derivation import (
-    INCOMING,
-    TUNED,
-    Derivation,
-    derived_call,
-    derived_tensor,
-)
-from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby, roundings
+from perfguard.check.hard_inputs.derivation import INCOMING, TUNED, Derivation, derived_call, derived_tensor
+from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, Tensors, nearby, roundings
 from perfguard.check.hard_inputs.values import LARGEST, takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
 from perfguard.check.numerics.procedure import LeftOut
@@ -331,13 +325,7 @@ def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool, got: 
     if eager is None or eager.numel() == 0:
         return
     if not follows_rule(eager):
-        coded = eager.dtype in FP8_DTYPES
-        moved = [rounded] if coded else [*chosen, rounded, untied, *near.numbered(position)]
-        # A code of an infinity, and a place of NaN, is the reference's choice: as NaN, or as of the largest number. A
-        # candidate whose fp8 codes are neither is wrong.
-        if near.bounded is not None and not (coded and _is_neither(got, eager, near.bounded[position])):
-            moved.append(near.bounded[position])
-        if any(_unstable(eager, each) for each in moved):
+        if any(_unstable(eager, each) for each in _other_codes(position, eager, near, got)):
             raise LeftOut(AT_AN_EDGE)
         return
     if scale and (rounded is None or bool(((rounded - eager).abs() > SCALE_MOVES * eager.abs()).any())):
@@ -388,16 +376,17 @@ def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
     return bool(((o - b).abs() > JUMP * (1 + o.abs().amax())).any()) or not bool(b.isfinite().all())
 
 
-def _is_neither(got: Tensor | None, eager: Tensor, bounded: Tensor | None) -> bool:
-    """Whether fp8 codes differ in places both from eager's and from those for a huge number in place of infinity."""
-    if got is None or bounded is None or not got.shape == eager.shape == bounded.shape:
-        return False
-    return not bool((_is_same_code(got, eager) | _is_same_code(got, bounded)).all())
-
-
-def _is_same_code(code: Tensor, other: Tensor) -> Tensor:
-    a, b = code.float(), other.to(code.dtype).float()
-    return (a == b) | (a.isnan() & b.isnan())
+def _other_codes(position: int, eager: Tensor, near: Nearby, got: Tensor | None) -> Tensors:
+    """Eager's integers or codes nearby. Those for the largest number in place of infinity are the reference's choice,
+    unless the candidate's fp8 codes are in places neither these nor eager's."""
+    rounded, bounded = near.rounded[position], near.bounded[position] if near.bounded is not None else eager
+    if eager.dtype not in FP8_DTYPES:
+        chosen = [each[position] for each in near.chosen]
+        return [rounded, bounded, near.untied[position], *chosen, *near.numbered(position)]
+    if got is not None and bounded is not None and got.shape == eager.shape == bounded.shape:
+        same = [torch.isclose(got.float(), each.float(), 0, 0, equal_nan=True) for each in (eager, bounded)]
+        bounded = bounded if bool(torch.stack(same).any(0).all()) else eager
+    return [rounded, bounded]
 
 
 def _unstable(eager: Tensor, moved: Tensor | None) -> bool:
