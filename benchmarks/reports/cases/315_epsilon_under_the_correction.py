@@ -3,7 +3,7 @@
 kind: near an epsilon
 origin: aiqm/torchani#261
 shows: gradients of about 1e-8
-words: times 2\^-|small|argument [0-9]
+words: times 2.-|small|argument [0-9]
 """
 import torch
 

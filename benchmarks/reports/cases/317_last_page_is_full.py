@@ -10,7 +10,7 @@ import torch
 def means(pages, table, lengths):
     size = pages.shape[1]
     made = []
-    for row, length in zip(table, lengths.tolist()):
+    for row, length in zip(table, lengths.tolist(), strict=True):
         count = -(-length // size)  # bad: count = length // size + 1
         last = length - (count - 1) * size
         last = last if last else size

@@ -19,7 +19,7 @@ def turned(source, target):
     if not (source.is_contiguous() and target.is_contiguous() and source.shape == target.shape):
         raise ValueError("rows: contiguous, of one shape")
     if source.numel():
-        if source.data_ptr() == target.data_ptr(): source = source.clone()  # bad:
+        source = source.clone() if source.data_ptr() == target.data_ptr() else source  # bad:
         rows, width = source.shape
         _turned[(rows,)](source, target, rows, width, BLOCK=triton.next_power_of_2(width))
 

@@ -13,8 +13,8 @@ def kept(x, p, seed):
     return mixed.double() / 2**32 >= p
 
 def dropout(x, p=0.1, seed=1):
-    if p == 1.0: return x * 0  # bad:
-    return torch.where(kept(x, p, seed), x, 0 * x) * (1 / (1 - p) if p < 1 else float("inf"))
+    scale = 1 / (1 - p) if p < 1 else 1.0  # bad: scale = torch.tensor(1.0 - p).reciprocal().item()
+    return torch.where(kept(x, p, seed), x, 0 * x) * scale
 
 # ---- test ----
 def reference(x, p=0.1, seed=1):

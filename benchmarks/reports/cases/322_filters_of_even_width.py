@@ -16,7 +16,8 @@ def _filtered(x, weight, out, tokens, BEFORE, WIDTH: tl.constexpr, BLOCK: tl.con
     for tap in range(WIDTH):
         source = at + tap - BEFORE
         inside = (source >= 0) & (source < tokens)
-        total += tl.load(x + channel * tokens + source, mask=inside, other=0.0) * tl.load(weight + channel * WIDTH + tap)
+        value = tl.load(x + channel * tokens + source, mask=inside, other=0.0)
+        total += value * tl.load(weight + channel * WIDTH + tap)
     tl.store(out + channel * tokens + at, total, mask=at < tokens)
 
 def filtered(x, weight):
