@@ -23,7 +23,7 @@ def test_step(perfguard):
     q, k = torch.randn(2, 4, 6, 16, device=perfguard.device)
     v = torch.randn(4, 6, 24, device=perfguard.device)
     state = torch.randn(4, 6, 16, 24, device=perfguard.device)
-    perfguard(step, q, k, v, state, 0.9, reference=reference, clobbers=(3,))
+    perfguard(step, q, k, v, state, 0.9, reference=reference, mutates=(3,))
 
 # ---- shows ----
 def shows():

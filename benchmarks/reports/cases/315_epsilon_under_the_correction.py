@@ -25,7 +25,7 @@ def reference(p, g, m, v, count, lr=1e-3, first=0.9, second=0.999, eps=1e-8):
 
 def test_step(perfguard):
     p, g, m = torch.randn(3, 24, 40, device=perfguard.device)
-    perfguard(step, p, g, m, torch.rand(24, 40, device=perfguard.device), 3, reference=reference, clobbers=(0, 2, 3))
+    perfguard(step, p, g, m, torch.rand(24, 40, device=perfguard.device), 3, reference=reference, mutates=(0, 2, 3))
 
 # ---- shows ----
 def shows():

@@ -29,7 +29,7 @@ def reference(source, target):
 
 def test_turned(perfguard):
     source, target = (torch.randn(24, 96, device=perfguard.device) for _ in range(2))
-    perfguard(turned, source, target, reference=reference, clobbers=(1,))
+    perfguard(turned, source, target, reference=reference, mutates=(1,))
 
 # ---- shows ----
 def shows():

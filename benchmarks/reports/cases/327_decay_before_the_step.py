@@ -22,7 +22,7 @@ def reference(p, g, m, v, lr=1e-3, decay=0.01):
 
 def test_step(perfguard):
     p, g, m = torch.randn(3, 24, 40, device=perfguard.device)
-    perfguard(step, p, g, m, torch.rand(24, 40, device=perfguard.device), reference=reference, clobbers=(0, 2, 3))
+    perfguard(step, p, g, m, torch.rand(24, 40, device=perfguard.device), reference=reference, mutates=(0, 2, 3))
 
 # ---- shows ----
 def shows():
