@@ -28,6 +28,7 @@ _PLAIN = (bool, int, float, str, torch.dtype)
 EPSILON = 1e-2  # at most; larger numbers are factors
 _FOREIGN = {"torch", "triton", "numpy", "perfguard", *sys.stdlib_module_names}
 _LIMITS = {"min", "max", "minimum", "maximum", "clamp", "range"}  # functions whose arguments bound each other
+_IDS = {"int8": 2**8 - 1, "uint8": 2**9 - 1, "int16": 2**16 - 1}  # Half of so many ids are beyond a narrow dtype.
 _MULTIPROCESSORS = {"multi_processor_count", "multiprocessor_count"}
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -42,7 +43,7 @@ class Code:
     """Numbers in the code.
 
     Attributes:
-        thresholds: integers that it compares with, ascending.
+        thresholds: integers that it compares with, and numbers of ids beyond dtypes that it converts to; ascending.
         words: names that it compares with, or looks up, such as `sum`; in its order.
         epsilons: small positive numbers in it, ascending.
         name: a hash of it, and of the plain values that it is called and configured with, apart from sizes of tensors.
@@ -105,6 +106,8 @@ class _Found:
                 self._take([node.left, *node.comparators], names)
             elif isinstance(node, ast.Call) and _last_name(node.func) in _LIMITS:
                 self._take([*node.args, *(keyword.value for keyword in node.keywords)], names)
+            elif isinstance(node, ast.Call) and _last_name(node.func) == "to":
+                self.integers.update(_IDS[name] for each in node.args if (name := _last_name(each)) in _IDS)
             elif isinstance(node, ast.Constant) and isinstance(node.value, float):
                 self.floats.add(node.value)
             self.capped = self.capped or _last_name(node) in _MULTIPROCESSORS

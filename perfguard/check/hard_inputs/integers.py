@@ -242,9 +242,10 @@ def unmarked(leaves: Sequence[Any], place: int) -> list[str]:
     """Steps for the tensor at `place`, if no mark explains it. The first is the evidence that the others are valid.
 
     A vector of lengths, classes or places: reversed, and with a smaller number in place of the largest: by one, and a
-    multiple of each small size, as a length that fills its last page is. Counts of rows, and ends: with rows of the largest group in the smallest, and with the smallest group
-    empty. Booleans that are all alike: every third inverted, for which there is no evidence but the reference's result.
-    Counts of rows sum to a size of some tensor, and ends are ascending up to one.
+    multiple of each small size, as a length that fills its last page is. Counts of rows, and ends: with rows of the
+    largest group in the smallest, and with the smallest group empty. Booleans that are all alike: every third inverted,
+    for which there is no evidence but the reference's result. Counts of rows sum to a size of some tensor, and ends are
+    ascending up to one.
     """
     integers: torch.Tensor = leaves[place]
     if integers.dtype is torch.bool and integers.numel() > 1 and bool((integers == integers.reshape(-1)[0]).all()):

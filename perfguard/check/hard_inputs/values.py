@@ -130,9 +130,9 @@ def _unflattened(rows: torch.Tensor, dim: int) -> torch.Tensor:
 def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """A contiguous copy with another size of one dimension.
 
-    A grown tensor repeats itself, the last time as it was given and before that each time a little smaller. So different
-    elements remain different, and the largest ones are among those that were added. Integers, and values that never
-    decrease, end with copies of the last one, so that the last groups are empty. Pairs remain pairs, and masks masks.
+    A grown tensor repeats itself, each time a little larger and the last time as it was given. So different elements
+    remain different, and the largest ones are among those that were added. Integers, and values that never decrease,
+    end with copies of the last one, so that the last groups are empty. Pairs remain pairs, and masks masks.
 
     Raises:
         ValueError: the size is odd, and values stand in pairs.
