@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -17,11 +18,11 @@ from perfguard._compat import torch_utils
 from perfguard._compat.torch_compiler import uncompiled
 from perfguard._compat.torch_internals import has_own_fakes
 from perfguard.check.hard_inputs.comparison import Outcome, Usual
-from perfguard.check.hard_inputs.derivation import CALLED, TWICE, Derivation, Part, leaves_of
+from perfguard.check.hard_inputs.derivation import CALLED, INCOMING, TRAINED, TWICE, Derivation, Part, leaves_of
 from perfguard.check.hard_inputs.fakes import FAKES, judge_fakes
 from perfguard.check.hard_inputs.in_place import changed, distinct_floats, fill, filled, ignored, on_copies, put_back
 from perfguard.check.hard_inputs.state import State, owner_of
-from perfguard.check.hard_inputs.values import takes_values
+from perfguard.check.hard_inputs.values import is_paired, takes_values
 from perfguard.check.hard_inputs.verdict import defines_the_domain, judged
 from perfguard.check.numerics.procedure import LeftOut, Procedure, Run, differentiated
 from perfguard.check.numerics.trial import Inputs, trained
@@ -50,6 +51,7 @@ FROZEN = "frozen: "  # parameters, by name
 ALL = "all parameters"
 IN = "parameters as "  # Another dtype follows.
 
+_MOST_TRAINED = 2  # inputs that a test does not differentiate by
 _MOST_FROZEN = 8  # parameters that are frozen one by one
 _OTHERS = {
     torch.bfloat16: (torch.float32, torch.float16),
@@ -72,7 +74,7 @@ def called_parts(call: Call) -> list[Part]:
         *(Part("state", {CALLED: text}) for text in _states(call)),
         *([Part("fakes", {CALLED: FAKES})] if has_own_fakes() else []),
         *(Part("sequences", {CALLED: text}) for text in _sequences(call)),
-        *(Part("modes", {CALLED: text}) for text in _modes(call)),
+        *_turns_of(_modes(call), _gradients(call)),
         *(Part("dtypes", steps) for steps in dtype_steps(call)),
     ]
 
@@ -89,6 +91,25 @@ def _sequences(call: Call) -> list[str]:
     texts = [CHANGED[PARAMETERS], REPLACED] if parameters else [CHANGED[INPUTS]]
     texts += [f"{texts[0]}, without grad"] if _needs_grad(call) else []
     return [STEP, *texts] if call.mutates else [*texts, KEPT]
+
+
+def _gradients(call: Call) -> list[Part]:
+    """Other gradients than the test's: by inputs that it does not differentiate by, and of one output alone. Where
+    values belong together, such as a table's pairs, a function may read one of them, which then has the gradient of
+    both."""
+    if not _needs_grad(call):
+        return []
+    together = call.hard is not None and "values" in call.hard.without
+    others = [at for at, leaf in _floats(call).items() if not (together or leaf.requires_grad or is_paired(leaf))]
+    trained = [Part("modes", {place: TRAINED}) for place in others[:_MOST_TRAINED]]
+    alone = [Part("modes", {INCOMING: f"of output {at} alone"}) for at in (1, 0)]
+    return [part for turn in zip_longest(trained, alone) for part in turn if part is not None]
+
+
+def _turns_of(modes: Sequence[str], gradients: Sequence[Part]) -> list[Part]:
+    """The first mode, what few calls have, and the other modes."""
+    called = [Part("modes", {CALLED: text}) for text in modes]
+    return [*called[:1], *gradients[:2], *called[1:], *gradients[2:]]
 
 
 def _needs_grad(call: Call) -> bool:

@@ -24,7 +24,6 @@ from perfguard.check.hard_inputs.derivation import (
     INCOMING,
     OUTER,
     STRICT,
-    TRAINED,
     TUNED,
     Derivation,
     FirstAccepted,
@@ -48,6 +47,7 @@ from perfguard.check.hard_inputs.values import (
     LARGEST,
     MASKS,
     NANS,
+    REVERSED,
     SHIFT,
     SMALL,
     is_mask,
@@ -62,7 +62,6 @@ _NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, t
 _FEW = 4  # columns of places, so that pairs of them have different rates
 _ALIKE = 3  # tensors with as many tokens: their product with each other is as large as its square
 _MOST_TWINS = 5  # of several equal tensors the last ones are times 2^5
-_MOST_TRAINED = 2  # inputs that a test does not differentiate by
 _LEAST_POWER = -60  # Squares of float32 are still normal numbers.
 # The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
 TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
@@ -235,6 +234,10 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
     yield from given.sizes.thresholds(given.code.thresholds)
+    for parts in given.sizes.thresholds(given.code.counts):
+        for part in parts:
+            steps = {at: f"{text}, {REVERSED}" if at in given.floats else text for at, text in part.steps.items()}
+            yield [Part("thresholds", steps)]
 
 
 def _scalars(given: _Given) -> Iterable[Parts]:
@@ -299,19 +302,9 @@ def _large(given: _Given) -> Iterable[Parts]:
         yield [*given.gradients[:1], *given.of_all(text)] if given.gradients else ()
 
 
-def _single_outputs(given: _Given) -> Iterable[Parts]:
-    yield from ([Part("gradients", {INCOMING: f"of output {at} alone"})] for at in range(2) if given.gradients)
-
-
-def _first_trained(given: _Given) -> Iterable[Parts]:
-    """Inputs that are trained as well, where a test differentiates by others alone."""
-    others = [place for place in given.floats if not given.leaves[place].requires_grad]
-    yield from ([Part("gradients", {place: TRAINED})] for place in others[:_MOST_TRAINED] if given.frozen)
-
-
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
-    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
-    *(_equal_values, _tuned, _unmarked, _single_outputs, _first_trained),
+    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes),
+    *(_large, _equal_values, _tuned, _unmarked),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
 

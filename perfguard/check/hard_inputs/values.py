@@ -15,6 +15,7 @@ SHIFT = -100  # exp of every element is then 0 in float32.
 FAR = 4096  # A variance of squares less the square of the mean, in float32, is then lost in their roundings.
 SMALL = -10
 OUTLIER = 10
+REVERSED = "columns reversed"  # The largest of a grown tensor are then among those that were added.
 _LEAST_TWICE = 4  # pairs of equal values in a row; fewer may be chance
 #: Kinds that leave every element finite, in the order in which they are assigned to rows.
 FINITE = (
@@ -130,9 +131,9 @@ def _unflattened(rows: torch.Tensor, dim: int) -> torch.Tensor:
 def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """A contiguous copy with another size of one dimension.
 
-    A grown tensor repeats itself, each time a little larger and the last time as it was given. So different elements
-    remain different, and the largest ones are among those that were added. Integers, and values that never decrease,
-    end with copies of the last one, so that the last groups are empty. Pairs remain pairs, and masks masks.
+    A grown tensor repeats itself, each time a little smaller, so that different elements remain different. Integers,
+    and values that never decrease, end with copies of the last one, so that the last groups are empty. Pairs remain
+    pairs, and masks masks.
 
     Raises:
         ValueError: the size is odd, and values stand in pairs.
@@ -152,7 +153,7 @@ def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     again = tensor.index_select(dim, place % length)
     if tensor.itemsize == 1 or is_mask(tensor):
         return again
-    smaller = 1 - (size - 1 - place).div(length, rounding_mode="floor") % 32 / 64
+    smaller = 1 - place.div(length, rounding_mode="floor") % 32 / 64
     return again * smaller.to(tensor.dtype).view([size if each == dim else 1 for each in range(tensor.ndim)])
 
 
@@ -189,6 +190,7 @@ _KINDS: list[tuple[str, Callable[..., object]]] = [
     ("equal", _equalize),
     ("alternating", _alternate),
     ("different", _vary),
+    (REVERSED, lambda part: part.copy_(part.flip(-1))),
     (BELOW, _below_a_power),
     ("ones", lambda part: part.fill_(1.0)),
     (r"times 2\^(-?\d+)", lambda part, power: part.mul_(2.0 ** int(power))),
