@@ -22,7 +22,7 @@ from perfguard.check.hard_inputs.derivation import CALLED, INCOMING, TRAINED, TW
 from perfguard.check.hard_inputs.fakes import FAKES, judge_fakes
 from perfguard.check.hard_inputs.in_place import changed, distinct_floats, fill, filled, ignored, on_copies, put_back
 from perfguard.check.hard_inputs.state import State, owner_of
-from perfguard.check.hard_inputs.values import is_paired, takes_values
+from perfguard.check.hard_inputs.values import is_mask, is_paired, takes_values
 from perfguard.check.hard_inputs.verdict import defines_the_domain, judged
 from perfguard.check.numerics.procedure import LeftOut, Procedure, Run, differentiated
 from perfguard.check.numerics.trial import Inputs, trained
@@ -94,13 +94,13 @@ def _sequences(call: Call) -> list[str]:
 
 
 def _gradients(call: Call) -> list[Part]:
-    """Other gradients than the test's: by inputs that it does not differentiate by, and of one output alone. Where
-    values belong together, such as a table's pairs, a function may read one of them, which then has the gradient of
-    both."""
+    """Other gradients than the test's: by inputs that it does not differentiate by, and of one output alone. Formulas
+    that agree on the labels 0 and 1 alone, or that read one of two equal values, have other gradients."""
     if not _needs_grad(call):
         return []
     together = call.hard is not None and "values" in call.hard.without
-    others = [at for at, leaf in _floats(call).items() if not (together or leaf.requires_grad or is_paired(leaf))]
+    free = {at: leaf for at, leaf in _floats(call).items() if not (together or is_paired(leaf) or is_mask(leaf))}
+    others = [place for place, leaf in free.items() if not leaf.requires_grad]
     trained = [Part("modes", {place: TRAINED}) for place in others[:_MOST_TRAINED]]
     alone = [Part("modes", {INCOMING: f"of output {at} alone"}) for at in (1, 0)]
     return [part for turn in zip_longest(trained, alone) for part in turn if part is not None]
