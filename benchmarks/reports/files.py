@@ -44,6 +44,10 @@ KINDS = (
     "options that are None",
     "broadcasts",
     "sizes of zero",
+    "two options at once",
+    "parameters at their start",
+    "ranges of integers",
+    "large integers",
     CORRECT,
 )
 _TEST, _SHOWS = "# ---- test ----\n", "# ---- shows ----\n"

@@ -6,9 +6,10 @@ The text of a derivation at the place `CALLED` names the way. The reference is c
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -17,17 +18,18 @@ from perfguard._compat import torch_utils
 from perfguard._compat.torch_compiler import uncompiled
 from perfguard._compat.torch_internals import has_own_fakes
 from perfguard.check.hard_inputs.comparison import Outcome, Usual
-from perfguard.check.hard_inputs.derivation import CALLED, TWICE, Derivation, Part, leaves_of
+from perfguard.check.hard_inputs.derivation import CALLED, INCOMING, TRAINED, TWICE, Derivation, Part, leaves_of
 from perfguard.check.hard_inputs.fakes import FAKES, judge_fakes
+from perfguard.check.hard_inputs.in_place import changed, distinct_floats, fill, filled, ignored, on_copies, put_back
 from perfguard.check.hard_inputs.state import State, owner_of
-from perfguard.check.hard_inputs.values import takes_values
+from perfguard.check.hard_inputs.values import is_mask, is_paired, takes_values
 from perfguard.check.hard_inputs.verdict import defines_the_domain, judged
 from perfguard.check.numerics.procedure import LeftOut, Procedure, Run, differentiated
-from perfguard.check.numerics.trial import Inputs, distinct, trained
+from perfguard.check.numerics.trial import Inputs, trained
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import GRADIENTS, Call
 from perfguard.model.errors import is_out_of_memory
-from perfguard.tensors.autograd_graph import has_storage, tree_tensors
+from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.seeding import seed_all
 
 # Texts. A failure is "hard input, <text>: <problem>".
@@ -36,6 +38,7 @@ PARAMETERS, INPUTS = "parameters", "inputs"
 CHANGED = {what: f"call again after the {what} changed in place" for what in (PARAMETERS, INPUTS)}
 UNTRACKED = [f"{text}, without grad" for text in CHANGED.values()]
 REPLACED = "call again after the parameters were replaced through .data"
+KEPT = "a result that is kept while a call on other values is made"
 STEP = "second step on what the first has written"
 _SEQUENCES = (*CHANGED.values(), *UNTRACKED, REPLACED, STEP)
 AUTOCAST = "under autocast to bfloat16"
@@ -48,6 +51,7 @@ FROZEN = "frozen: "  # parameters, by name
 ALL = "all parameters"
 IN = "parameters as "  # Another dtype follows.
 
+_MOST_TRAINED = 2  # inputs that a test does not differentiate by
 _MOST_FROZEN = 8  # parameters that are frozen one by one
 _OTHERS = {
     torch.bfloat16: (torch.float32, torch.float16),
@@ -70,7 +74,7 @@ def called_parts(call: Call) -> list[Part]:
         *(Part("state", {CALLED: text}) for text in _states(call)),
         *([Part("fakes", {CALLED: FAKES})] if has_own_fakes() else []),
         *(Part("sequences", {CALLED: text}) for text in _sequences(call)),
-        *(Part("modes", {CALLED: text}) for text in _modes(call)),
+        *_turns_of(_modes(call), _gradients(call)),
         *(Part("dtypes", steps) for steps in dtype_steps(call)),
     ]
 
@@ -82,11 +86,30 @@ def _states(call: Call) -> list[str]:
 
 def _sequences(call: Call) -> list[str]:
     parameters = _parameters(call.fn)
-    if not parameters and not _distinct_floats(leaves_of(call)):
+    if not parameters and not distinct_floats(leaves_of(call)):
         return []
     texts = [CHANGED[PARAMETERS], REPLACED] if parameters else [CHANGED[INPUTS]]
     texts += [f"{texts[0]}, without grad"] if _needs_grad(call) else []
-    return [STEP, *texts] if call.mutates else texts
+    return [STEP, *texts] if call.mutates else [*texts, KEPT]
+
+
+def _gradients(call: Call) -> list[Part]:
+    """Other gradients than the test's: by inputs that it does not differentiate by, and of one output alone. Formulas
+    that agree on the labels 0 and 1 alone, or that read one of two equal values, have other gradients."""
+    if not _needs_grad(call):
+        return []
+    together = call.hard is not None and "values" in call.hard.without
+    free = {at: leaf for at, leaf in _floats(call).items() if not (together or is_paired(leaf) or is_mask(leaf))}
+    others = [place for place, leaf in free.items() if not leaf.requires_grad]
+    trained = [Part("modes", {place: TRAINED}) for place in others[:_MOST_TRAINED]]
+    alone = [Part("modes", {INCOMING: f"of output {at} alone"}) for at in (1, 0)]
+    return [part for turn in zip_longest(trained, alone) for part in turn if part is not None]
+
+
+def _turns_of(modes: Sequence[str], gradients: Sequence[Part]) -> list[Part]:
+    """The first mode, what few calls have, and the other modes."""
+    called = [Part("modes", {CALLED: text}) for text in modes]
+    return [*called[:1], *gradients[:2], *called[1:], *gradients[2:]]
 
 
 def _needs_grad(call: Call) -> bool:
@@ -124,6 +147,14 @@ def _floats(call: Call) -> dict[int, torch.Tensor]:
         for place, leaf in enumerate(leaves_of(call))
         if isinstance(leaf, torch.Tensor) and takes_values(leaf) and leaf.dtype in _OTHERS
     }
+
+
+def _buffers_of(sides: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
+    """Buffers that `.to(dtype)` converts; none unless the reference is a module that has all of the candidate's."""
+    names = [{name for name, _ in side.named_buffers()} for side in sides]
+    if len(sides) < 2 or not names[0] <= names[1]:
+        return []
+    return [each for side in sides for each in side.buffers() if each.dtype in _OTHERS]
 
 
 def dtype_steps(call: Call) -> list[dict[int, str]]:
@@ -216,17 +247,18 @@ class Called(Procedure):
             stack.enter_context(self._state.aligned())
             if self.text in (EVAL, EVAL_NO_GRAD):
                 for module in [each for side in sides for each in side.modules()]:
-                    stack.enter_context(_with(module, "training", False))
+                    stack.enter_context(changed(module, "training", False))
             elif self.text.startswith(FROZEN):
                 asked = self.text.removeprefix(FROZEN)
                 names = [name for name, _ in _trained(self._call.fn)]
                 for name, *parameters in zip(names, *by_side, strict=False):
                     for parameter in parameters if asked in (name, ALL) else ():
-                        stack.enter_context(_with(parameter, "requires_grad", False))
+                        stack.enter_context(changed(parameter, "requires_grad", False))
             elif self.text.startswith(IN):
                 dtype = getattr(torch, self.text.removeprefix(IN))
-                for parameter in {id(each): each for side in by_side for each in side}.values():
-                    stack.enter_context(_with(parameter, "data", parameter.data.to(dtype)))
+                cast = [each for side in by_side for each in side] + _buffers_of(sides)
+                for tensor in {id(each): each for each in cast}.values():
+                    stack.enter_context(changed(tensor, "data", tensor.data.to(dtype)))
             yield
 
     def call(self, run: Run) -> Any:
@@ -234,11 +266,14 @@ class Called(Procedure):
         if takes_part and self.text in _SEQUENCES:
             self._earlier(run)
         elif self.text == INFERENCE:  # Tensors kept by a call in inference_mode are of no use to a later one.
-            _ignored(run, grad=False)
+            ignored(run, grad=False)
         seed_all(run.seed)
         notes = self._dtypes and not run.wide and (run.fn is not self._call.fn or self.is_cast)
         with self._mode(run), _Promotions(self._promoted, run.fn is not self._call.fn) if notes else nullcontext():
-            return run()
+            results = run()
+            if takes_part and self.text == KEPT:
+                on_copies(run)
+            return results
 
     def _mode(self, run: Run) -> AbstractContextManager[Any]:
         if self.text == AUTOCAST:
@@ -251,19 +286,19 @@ class Called(Procedure):
         """Make the calls before the judged one: on other values in the same memory, or on the same values in other
         memory."""
         parameters = [*_parameters(run.fn).values()]
-        inputs = _distinct_floats(torch_utils.tree_leaves((run.args, run.kwargs)))
+        inputs = distinct_floats(torch_utils.tree_leaves((run.args, run.kwargs)))
         if self.text == STEP:
             written = {id(leaf) for at in self._call.mutates for leaf in torch_utils.tree_leaves(run.args[at])}
-            with _others([each for each in inputs if id(each) not in written]):
-                _ignored(run, grad=False, writes=True)
+            with filled([each for each in inputs if id(each) not in written]):
+                ignored(run, grad=False, writes=True)
             return
         for parameter in parameters:
-            self._undo.append(partial(_put_back, parameter, parameter.data))
+            self._undo.append(partial(put_back, parameter, parameter.data))
         if self.text == REPLACED:
             kept = [(each, each.data, each.detach().clone()) for each in parameters]
-            _fill(parameters)
+            fill(parameters)
             try:
-                _ignored(run, grad=bool(run.upstream))
+                ignored(run, grad=bool(run.upstream))
             finally:
                 for parameter, data, values in kept:
                     parameter.data = values.clone()
@@ -271,12 +306,12 @@ class Called(Procedure):
             return
         for parameter in parameters:  # memory that no cache knows
             parameter.data = parameter.data.clone()
-        with _others([*parameters, *inputs]):
-            _ignored(run, grad=False)
+        with filled([*parameters, *inputs]):
+            ignored(run, grad=False)
             if run.upstream:
-                _ignored(run, grad=True)
+                ignored(run, grad=True)
         if run.upstream:
-            _ignored(run, grad=False)
+            ignored(run, grad=False)
 
     def gradients(self, outputs: Sequence[torch.Tensor], run: Run) -> list[torch.Tensor | None]:
         if self.text == TWICE and run.upstream:
@@ -298,84 +333,6 @@ class Called(Procedure):
         while self._undo:
             self._undo.pop()()
         self._state.restore(fn)
-
-
-@contextmanager
-def _with(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
-def _put_back(parameter: torch.Tensor, data: torch.Tensor) -> None:
-    """Give a parameter its memory back, and a new version, so that caches of its other values are invalid."""
-    parameter.data = data
-    with torch.no_grad():
-        parameter.copy_(data.clone())
-
-
-def _distinct_floats(leaves: Sequence[Any]) -> list[torch.Tensor]:
-    """Tensors whose values may change in place, each memory once."""
-    floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and takes_values(leaf) and has_storage(leaf)]
-    return [*{(leaf.data_ptr(), leaf.shape, leaf.stride()): leaf for leaf in floats}.values()]
-
-
-def _fill(tensors: Sequence[torch.Tensor]) -> None:
-    """Other values in place, reversed and halved, so that positive values and powers of two remain such."""
-    with torch.no_grad():
-        for tensor in tensors:
-            place = distinct(tensor)
-            dim = next((dim for dim, size in enumerate(place.shape) if size > 1), None)
-            values = place.clone() if dim is None else place.flip(dim)
-            with suppress(RuntimeError):  # elements that overlap in memory
-                place.copy_(values.mul_(0.5))
-
-
-@contextmanager
-def _restored(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Give the tensors their values back afterwards."""
-    kept = [(distinct(each), distinct(each).detach().clone()) for each in tensors]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, values in kept:
-                with suppress(RuntimeError):
-                    tensor.copy_(values)
-
-
-@contextmanager
-def _others(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Other values in place while inside, and the same again afterwards."""
-    with _restored(tensors):
-        _fill(tensors)
-        yield
-
-
-def _ignored(run: Run, *, grad: bool, writes: bool = False) -> None:
-    """A call whose results are not judged, with or without a backward pass.
-
-    Args:
-        writes: whether what it writes into its inputs stays there.
-
-    Raises:
-        LeftOut: it raises. The call need not accept these values.
-    """
-    inputs = [] if writes else _distinct_floats(torch_utils.tree_leaves((run.args, run.kwargs)))
-    try:
-        with _restored(inputs):
-            with torch.set_grad_enabled(grad):
-                results = run()
-            if grad:
-                again = [None if each is None else each.clone() for each in run.upstream]
-                differentiated(tree_tensors(results), replace(run, upstream=again))
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        raise LeftOut("an earlier call on other values raises") from error
 
 
 def judged_called(

@@ -28,6 +28,7 @@ _PLAIN = (bool, int, float, str, torch.dtype)
 EPSILON = 1e-2  # at most; larger numbers are factors
 _FOREIGN = {"torch", "triton", "numpy", "perfguard", *sys.stdlib_module_names}
 _LIMITS = {"min", "max", "minimum", "maximum", "clamp", "range"}  # functions whose arguments bound each other
+_COUNTS = {"int8": 2**8 - 1, "uint8": 2**9 - 1, "int16": 2**16 - 1}
 _MULTIPROCESSORS = {"multi_processor_count", "multiprocessor_count"}
 _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -43,6 +44,7 @@ class Code:
 
     Attributes:
         thresholds: integers that it compares with, ascending.
+        counts: numbers of ids of which half are beyond a narrow dtype that it converts to, ascending.
         words: names that it compares with, or looks up, such as `sum`; in its order.
         epsilons: small positive numbers in it, ascending.
         name: a hash of it, and of the plain values that it is called and configured with, apart from sizes of tensors.
@@ -52,6 +54,7 @@ class Code:
     epsilons: tuple[float, ...] = ()
     name: str = ""
     words: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
 
 
 def code_of(fn: Any, device: torch.device) -> Code:
@@ -73,6 +76,7 @@ def code_of(fn: Any, device: torch.device) -> Code:
             _options(fn),
         ),
         tuple(found.words),
+        tuple(sorted(found.counts)),
     )
 
 
@@ -93,6 +97,7 @@ class _Found:
     """
 
     integers: set[int] = field(default_factory=set)
+    counts: set[int] = field(default_factory=set)
     floats: set[float] = field(default_factory=set)
     words: dict[str, None] = field(default_factory=dict)
     capped: bool = False
@@ -105,6 +110,8 @@ class _Found:
                 self._take([node.left, *node.comparators], names)
             elif isinstance(node, ast.Call) and _last_name(node.func) in _LIMITS:
                 self._take([*node.args, *(keyword.value for keyword in node.keywords)], names)
+            elif isinstance(node, ast.Call) and _last_name(node.func) == "to":
+                self.counts.update(_COUNTS[name] for each in node.args if (name := _last_name(each)) in _COUNTS)
             elif isinstance(node, ast.Constant) and isinstance(node.value, float):
                 self.floats.add(node.value)
             self.capped = self.capped or _last_name(node) in _MULTIPROCESSORS

@@ -127,6 +127,8 @@ CALLED = -3  # The place of the way in which the call is made (called.py).
 TUNED = -5  # The place of options of the candidate alone.
 TWICE = "backward again on the same graph"
 FROZEN = "frozen"  # The input needs no gradient, although the given one does.
+TRAINED = "trained"  # The input needs a gradient, although the given one does not.
+_ALONE = re.compile(r"of output (\d+) alone")
 FLOATS = {f"as {name}": getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 
 
@@ -171,6 +173,17 @@ class Derivation:
         return self._scaled_by(LARGE, LARGEST, OUTLIER) or any("shifted by" in text for text in self._texts)
 
     @property
+    def only_output(self) -> int | None:
+        """The output that alone has an incoming gradient, as that of a loss of one of several results."""
+        found = _ALONE.fullmatch(self.text(INCOMING))
+        return int(found[1]) if found else None
+
+    @property
+    def trains(self) -> bool:
+        """Whether inputs need gradients that the given ones do not."""
+        return any(text == TRAINED for part in self.parts for text in part.steps.values())
+
+    @property
     def cancels(self) -> bool:
         """Whether rows are one number and its negative, so that all elements of a result share what is left where terms
         cancel."""
@@ -213,7 +226,7 @@ class Derivation:
         if self.text(TUNED) or any(part.kind == "unmarked integers" for part in self.parts):
             return True
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
-        if dtypes or self.resizes or self.text(CALLED) == TWICE:
+        if dtypes or self.resizes or self.trains or self.text(CALLED) == TWICE:
             return True
         return any(part.kind in ("layouts", "non-finite", "scalars", "dtypes") for part in self.parts)
 
@@ -255,7 +268,7 @@ def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
         made = _step(made, step)
     if made is tensor or made.data_ptr() == tensor.data_ptr():
         made = made.clone()
-    made = made.detach().requires_grad_(tensor.requires_grad and FROZEN not in text.split(", "))
+    made = made.detach().requires_grad_(text == TRAINED or (tensor.requires_grad and FROZEN not in text.split(", ")))
     mark = mark_of(tensor)
     if mark is not None:
         marked(made, replace(mark, limit=limit_after(text, mark.limit)))
@@ -263,7 +276,7 @@ def derived_tensor(tensor: torch.Tensor, text: str) -> torch.Tensor:
 
 
 def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
-    if step == FROZEN:
+    if step in (FROZEN, TRAINED):
         return tensor
     if step in LAYOUTS:
         return LAYOUTS[step](tensor)

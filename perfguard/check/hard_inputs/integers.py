@@ -81,6 +81,7 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
 _LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # Steps that change the limit.
 
 _NUMBERS = re.compile(r"numbers (-?\d+(?: -?\d+)*)")
+_MOST_PAGES = 2  # sizes that a length is a multiple of
 _MOST_NUMBERS = 16  # that a step names one by one
 
 _OF_ROWS = re.compile(r"rows of groups that end at (\d+(?: \d+)*) and (-?\d+) behind")
@@ -240,10 +241,11 @@ def twins_of(leaves: Sequence[Any], place: int) -> list[int]:
 def unmarked(leaves: Sequence[Any], place: int) -> list[str]:
     """Steps for the tensor at `place`, if no mark explains it. The first is the evidence that the others are valid.
 
-    A vector of lengths, classes or places that are in no order: reversed, and with a smaller number in place of the
-    largest. Counts of rows, and ends: with rows of the largest group in the smallest, and with the smallest group
-    empty. Booleans that are all alike: every third inverted, for which there is no evidence but the reference's result.
-    Counts of rows sum to a size of some tensor, and ends are ascending up to one.
+    A vector of lengths, classes or places: reversed, and with a smaller number in place of the largest: by one, and a
+    multiple of each small size, as a length that fills its last page is. Counts of rows, and ends: with rows of the
+    largest group in the smallest, and with the smallest group empty. Booleans that are all alike: every third inverted,
+    for which there is no evidence but the reference's result. Counts of rows sum to a size of some tensor, and ends are
+    ascending up to one.
     """
     integers: torch.Tensor = leaves[place]
     if integers.dtype is torch.bool and integers.numel() > 1 and bool((integers == integers.reshape(-1)[0]).all()):
@@ -258,9 +260,11 @@ def unmarked(leaves: Sequence[Any], place: int) -> list[str]:
         return _other_groups(integers.tolist(), ends=ascending)
     known = set(integers.tolist())
     repeats = len(known) < integers.numel()
-    if ascending or least < 0 or most < 2 or total in sizes or (not repeats and most - 1 in known):
+    if least < 0 or most < 2 or total in sizes or (not repeats and most - 1 in known) or (ascending and repeats):
         return []
-    return ["reversed", f"{most} replaced by {most - 1}"]
+    pages = [most // size * size for size in sorted(sizes) if 1 < size < most]
+    fewer = [each for each in pages if each not in (most, most - 1)][:_MOST_PAGES]
+    return ["reversed", *(f"{most} replaced by {each}" for each in dict.fromkeys([most - 1, *fewer]))]
 
 
 def _other_groups(given: list[int], *, ends: bool) -> list[str]:

@@ -47,6 +47,7 @@ from perfguard.check.hard_inputs.values import (
     LARGEST,
     MASKS,
     NANS,
+    REVERSED,
     SHIFT,
     SMALL,
     is_mask,
@@ -233,6 +234,10 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
     yield from given.sizes.thresholds(given.code.thresholds)
+    for parts in given.sizes.thresholds(given.code.counts):
+        for part in parts:
+            steps = {at: f"{text}, {REVERSED}" if at in given.floats else text for at, text in part.steps.items()}
+            yield [Part("thresholds", steps)]
 
 
 def _scalars(given: _Given) -> Iterable[Parts]:
@@ -298,8 +303,8 @@ def _large(given: _Given) -> Iterable[Parts]:
 
 
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
-    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
-    *(_equal_values, _tuned, _unmarked),
+    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes),
+    *(_large, _equal_values, _tuned, _unmarked),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
 

@@ -22,6 +22,7 @@ from perfguard.model.call import Call
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 OPTIONS = -4  # the place of keyword arguments that the call does not give, among the places of its inputs
+_PLAIN = (bool, int, float, str)
 _LARGE = 0.25  # A value that has an effect in place of an epsilon.
 _MOST = 64  # a larger integer is a size or a seed rather than an option
 _NOBODY = -10  # and less: an id that stands for none, where -1 and -2 may be dimensions
@@ -54,7 +55,8 @@ def others_of(value: Any, thresholds: Sequence[int] = (), words: Sequence[str] =
     if type(value) is float:
         if value in (0.0, 1.0):
             return [0.125 + value / 2]
-        return [_LARGE] if 0 < value <= EPSILON else [value * 1.5, 0.0]
+        # A share of 1 is the end of its range.
+        return [_LARGE] if 0 < value <= EPSILON else [value * 1.5, 0.0, *([1.0] if 0 < value < 1 else [])]
     return []
 
 
@@ -97,6 +99,13 @@ def scalars_of(
                     OPTIONS, [f"{name}={other!r}" for other in others_of(value, thresholds, words)], is_neutral(value)
                 )
             )
+    # What switches an option off is its default, such as a window of -1.
+    mine, theirs = (_signature(fn) for fn in (call.fn, call.reference))
+    for name, value in call.kwargs.items():
+        default = mine[name].default if name in mine else inspect.Parameter.empty
+        both = name in theirs and theirs[name].default == default
+        if both and type(default) in _PLAIN and type(value) in _PLAIN and default != value:
+            found.append(Scalar(OPTIONS, [f"{name}={default!r}"], is_neutral(default)))
     return [each for each in found if each.texts]
 
 

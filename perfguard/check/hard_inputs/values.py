@@ -15,6 +15,7 @@ SHIFT = -100  # exp of every element is then 0 in float32.
 FAR = 4096  # A variance of squares less the square of the mean, in float32, is then lost in their roundings.
 SMALL = -10
 OUTLIER = 10
+REVERSED = "columns reversed"  # The largest of a grown tensor are then among those that were added.
 _LEAST_TWICE = 4  # pairs of equal values in a row; fewer may be chance
 #: Kinds that leave every element finite, in the order in which they are assigned to rows.
 FINITE = (
@@ -189,6 +190,7 @@ _KINDS: list[tuple[str, Callable[..., object]]] = [
     ("equal", _equalize),
     ("alternating", _alternate),
     ("different", _vary),
+    (REVERSED, lambda part: part.copy_(part.flip(-1))),
     (BELOW, _below_a_power),
     ("ones", lambda part: part.fill_(1.0)),
     (r"times 2\^(-?\d+)", lambda part, power: part.mul_(2.0 ** int(power))),

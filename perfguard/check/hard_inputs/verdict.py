@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,9 +11,7 @@ import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.comparison import (
-    AT_AN_EDGE,
     LOST,
-    NEARBY,
     Outcome,
     Rule,
     Usual,
@@ -22,27 +19,17 @@ from perfguard.check.hard_inputs.comparison import (
     coarsened,
     compare,
     compare_cast,
-    errors,
     follows_rule,
-    least_error,
 )
-from perfguard.check.hard_inputs.derivation import (
-    INCOMING,
-    TUNED,
-    Derivation,
-    derived_call,
-    derived_tensor,
-)
-from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby, roundings
-from perfguard.check.hard_inputs.values import LARGEST, takes_values
+from perfguard.check.hard_inputs.derivation import INCOMING, TUNED, Derivation, derived_call, derived_tensor
+from perfguard.check.hard_inputs.domain import check_domain, lost, scaled
+from perfguard.check.hard_inputs.nearby import Nearby, nearby, roundings
+from perfguard.check.hard_inputs.values import takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
 from perfguard.check.numerics.procedure import LeftOut
 from perfguard.check.numerics.sums import (
-    FP8_DTYPES,
-    NAN,
     ROUNDING,
     dtype_name,
-    kinds,
     real_numbers,
     rmse,
 )
@@ -55,9 +42,6 @@ from perfguard.model.call import Call
 from perfguard.model.errors import MeasurementError, described, hit_recompile_limit, is_out_of_memory
 from perfguard.tensors.asserted import asserted_on_the_host
 
-JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
-SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
-SCALED = 1e-3  # The largest difference from a whole exponent: 1.2 % of the RMS.
 _OFF = 4.0  # roundings by which results of operators are made off: a short sum has as many
 
 #: exceptions by which a reference refuses its inputs
@@ -114,16 +98,20 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         near = nearby(call, eager, upstream)
         off = max((_OFF * ROUNDING[each.dtype] for each in inputs.tensors if each.dtype in ROUNDING), default=0.0)
         noisy = roundings(call, eager, upstream, off) if rule.saturated and upstream else []
-    if finite and (problem := _lost(trial, truth, near, usual()) or _no_choice(trial, truth, near)):
+    if finite and (problem := lost(trial, truth, near, usual()) or _no_choice(trial, truth, near)):
         return Outcome(problem=problem)
     for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
-        _check_domain(position, truth, near, finite)
+        check_domain(position, truth, near, finite, trial.tensors()[position])
     ties = [near.untied, *near.chosen] if noisy else []
     rule = replace(rule, usual=usual(), masked=near.masked or (), incoming=derivation.incoming, noisy=[*noisy, *ties])
     outcome = compare(trial, truth, near.rounded, rule)
-    if outcome.backward and derivation.scales and not _scaled(truth, usual()):
+    if outcome.backward and derivation.scales and not scaled(truth, usual()):
         raise LeftOut("the reference does not scale with its input")
     return outcome
+
+
+def _is_nothing(gradient: Tensor | None) -> bool:
+    return gradient is None or not bool(gradient.any())
 
 
 def _are_finite(inputs: Inputs) -> bool:
@@ -146,7 +134,11 @@ def _eager(reference: Reference, derivation: Derivation) -> tuple[Trial, Gradien
     """The reference's results, and the incoming gradients; no gradients if nothing is differentiable."""
     if derivation.forward_only:
         return reference.run([]), []
-    return reference.eager(lambda gradient: derived_tensor(gradient, derivation.text(INCOMING)))
+    text, only = derivation.text(INCOMING), derivation.only_output
+    eager, upstream = reference.eager(lambda gradient: derived_tensor(gradient, "" if only is not None else text), only)
+    if only is not None and sum(eager.differentiable) < 2:
+        raise LeftOut("there are no other outputs")
+    return eager, upstream
 
 
 def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None) -> bool:
@@ -213,6 +205,9 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
     except Exception as error:
         return _raised(error, derivation, inputs)
+    pairs = zip(trial.gradients, eager.gradients, strict=True) if derivation.trains else ()
+    if any(_is_nothing(mine) and not _is_nothing(theirs) for mine, theirs in pairs):
+        raise LeftOut("the candidate offers no gradient of an input that needed none")
     for words in canaries.written():
         return f"out of bounds: {words}"
     for words in trial.modified:
@@ -287,111 +282,3 @@ def _is_within(want: Tensor, limit: Tensor, got: Tensor) -> Tensor:
 
 def _are_within(want: Tensor, limit: Tensor, got: Tensor) -> bool:
     return bool(_is_within(want, limit, got).all())
-
-
-# -- the domain --------------------------------------------------------------------------------------------------------
-
-
-def _lost(trial: Trial, truth: Truth, near: Nearby, usual: Usual) -> str:
-    """The problem of outputs that are NaN or infinite although the reference is finite. This holds at jumps as well: no
-    tie or edge between finite results explains NaN or infinity for finite inputs. A reference which itself overflows
-    elsewhere, as on the given inputs it does not, leaves open where another formula does."""
-    for position, got in enumerate(trial.tensors()[: truth.first_gradient]):
-        all_near = [truth.eager, truth.oracle, near.rounded, near.untied, *near.chosen]
-        others = [each for tensors in all_near if (each := tensors[position]) is not None]
-        if got is None or not follows_rule(got) or any(each.shape != got.shape for each in others):
-            continue
-        eager = truth.eager[position]
-        overflows = eager is not None and bool(real_numbers(eager).isinf().any())
-        if overflows and math.isfinite(usual.get(truth.names[position], math.nan)):
-            continue
-        lost = ~got.isfinite()
-        for each in others:
-            lost &= real_numbers(each).isfinite()
-        if bool(lost.any()):
-            at, number = lost.nonzero()[0].tolist(), int(lost.sum())
-            return (
-                f"{truth.names[position]}: {number} of {got.numel()} elements are NaN or Inf of finite inputs, and the "
-                f"reference's are finite; first at {at}: got {got[tuple(at)].item()}"
-            )
-    return ""
-
-
-def _check_domain(position: int, truth: Truth, near: Nearby, finite: bool) -> None:
-    """Compare one tensor of eager with the oracle, there and nearby.
-
-    Args:
-        finite: whether all inputs are finite. NaN, for example from the logarithm of a negative probability, then means
-            that they are outside the domain.
-
-    Raises:
-        LeftOut: the input lies outside the domain.
-    """
-    eager, rounded, untied = truth.eager[position], near.rounded[position], near.untied[position]
-    chosen, scale = [each[position] for each in near.chosen], truth.is_scale(position)
-    if eager is None or eager.numel() == 0:
-        return
-    if not follows_rule(eager):
-        moved = [rounded] if eager.dtype in FP8_DTYPES else [*chosen, rounded, untied, *near.numbered(position)]
-        # A code of an infinity, and a place of NaN, is the reference's choice.
-        moved += [near.bounded[position]] if near.bounded is not None else []
-        if any(_unstable(eager, each) for each in moved):
-            raise LeftOut(AT_AN_EDGE)
-        return
-    if scale and (rounded is None or bool(((rounded - eager).abs() > SCALE_MOVES * eager.abs()).any())):
-        raise LeftOut(AT_AN_EDGE)
-    oracle = _or(truth.oracle[position], eager)
-    e, o, m, u = (real_numbers(t) for t in (eager, oracle, _or(rounded, oracle), _or(untied, oracle)))
-    kind = kinds(o.to(e.dtype).double())
-    if not torch.equal(kinds(e.double()), kind):
-        raise LeftOut("reference and oracle disagree on what is finite")
-    if finite and bool((kind == NAN).any()):
-        raise LeftOut("the reference makes NaN of finite inputs")
-    others = [real_numbers(each) for each in chosen if each is not None and each.shape == e.shape]
-    if any(not torch.equal(kinds(each.to(e.dtype).double()), kind) for each in (m, u, *others)):
-        raise LeftOut(AT_AN_EDGE)
-    rms, error, shift = errors(e, o, m, truth)
-    if bool((error > LOST * rms + NEARBY * shift + least_error(e.dtype)).any()):
-        raise LeftOut("reference and oracle are far apart")
-    whole, jump = rms.square().mean().sqrt(), errors(u, o, m, truth)[1]
-    for each in chosen:
-        jump = jump.maximum(errors(real_numbers(_or(each, eager)), e, e, truth)[1])
-    if not scale and bool((jump > JUMP * whole + NEARBY * shift + least_error(e.dtype)).any()):
-        raise LeftOut(AT_AN_EDGE)
-    if near.bounded is not None and _has_no_limit(o, real_numbers(_or(near.bounded[position], oracle))):
-        raise LeftOut(AT_AN_EDGE)
-
-
-def _scaled(truth: Truth, usual: Usual) -> bool:
-    """Whether all results are those of the given inputs times a power of 2^17. Otherwise a softmax may have saturated:
-    exp(x - logsumexp(x)), a correct formula for its gradient, overflows for x of 2^34."""
-    for name, oracle in zip(truth.names, truth.oracle, strict=True):
-        if oracle is not None and usual.get(name):
-            power = math.log2(max(rmse(oracle), FLUSHED) / usual[name]) / LARGEST
-            if abs(power - round(power)) > SCALED:
-                return False
-    return True
-
-
-def _or(tensor: Tensor | None, other: Tensor) -> Tensor:
-    return other if tensor is None or tensor.shape != other.shape else tensor
-
-
-def _has_no_limit(oracle: Tensor, bounded: Tensor) -> bool:
-    """Whether a finite result for infinite inputs is the reference's choice, and not the limit for huge inputs."""
-    finite = oracle.double().isfinite()
-    if not bool(finite.any()):
-        return False
-    o, b = (torch.where(finite, t.double(), 0.0) for t in (oracle, bounded))
-    return bool(((o - b).abs() > JUMP * (1 + o.abs().amax())).any()) or not bool(b.isfinite().all())
-
-
-def _unstable(eager: Tensor, moved: Tensor | None) -> bool:
-    """Whether integers change at all, or codes by more than a step, on inputs nearby."""
-    if moved is None or moved.shape != eager.shape:
-        return True
-    if eager.dtype in FP8_DTYPES:
-        a, b = eager.float(), moved.float()
-        step = ROUNDING[eager.dtype] * 2
-        return bool(((a - b).abs() > step * a.abs() + step).any()) or not torch.equal(kinds(a), kinds(b))
-    return not torch.equal(eager, moved.to(eager.dtype))

@@ -255,11 +255,14 @@ class Reference:
         alike = [sum(each.requires_grad for each in one.parameters()) == len(self.inputs.parameters) for one in kept]
         return kept[0] if alike == [True] else module
 
-    def eager(self, incoming: Callable[[torch.Tensor], torch.Tensor] | None = None) -> tuple[Trial, Gradients]:
+    def eager(
+        self, incoming: Callable[[torch.Tensor], torch.Tensor] | None = None, only: int | None = None
+    ) -> tuple[Trial, Gradients]:
         """The reference as it is, and incoming gradients if there is a backward pass.
 
         Args:
             incoming: changes the random incoming gradients.
+            only: the output that alone has one; by default, all that are differentiable have.
         """
         eager = self.run([])
         if not self.inputs.leaf_names or not any(eager.differentiable):
@@ -267,6 +270,8 @@ class Reference:
         upstream = upstream_gradients(eager, self.call.seed)
         if incoming is not None:
             upstream = [None if gradient is None else incoming(gradient) for gradient in upstream]
+        if only is not None:
+            upstream = [gradient if at == only else None for at, gradient in enumerate(upstream)]
         return self.run(upstream), upstream
 
     def ordered(self, upstream: Gradients) -> list[list[torch.Tensor | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -472,3 +473,24 @@ def test_a_wrong_choice_is_found_still() -> None:
 
     x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
     assert "output 1" in found(wrong_beyond_eight, x, reference=lambda x: tuple(x.softmax(-1).topk(2))).problem
+
+
+# -- codes of infinities -----------------------------------------------------------------------------------------------
+
+
+def fp8_rows(x: torch.Tensor, due: str = "nan") -> tuple[torch.Tensor, torch.Tensor]:
+    """fp8 codes and scales of rows. Those of a row with an infinity are NaN; `largest`: the codes of its sign; `zeros`:
+    all its codes are 0."""
+    amax = x.float().abs().amax(-1, keepdim=True)
+    lost = ~amax.isfinite()
+    scale = 448 / amax.masked_fill(lost, 1).clamp(min=1e-12)
+    codes = (x.float() * scale).clamp(-448, 448)
+    wanted = {"nan": codes * math.nan, "largest": torch.where(x.isinf(), x.sign().float() * 448, 0), "zeros": 0 * scale}
+    return codes.where(~lost, wanted[due]).to(torch.float8_e4m3fn), scale.masked_fill(lost, math.nan)
+
+
+@pytest.mark.parametrize(("due", "right"), [("nan", True), ("largest", True), ("zeros", False)])
+def test_fp8_codes_of_a_row_with_an_infinity_are_of_nan_or_of_the_largest_number(due: str, right: bool) -> None:
+    outcome = of_one(partial(fp8_rows, due=due), plain(4, 32), fp8_rows, "values", "row 1 inf at first")
+    assert (outcome.problem == "") == right
+    assert (outcome.left_out == "") == (due != "largest")
