@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -331,6 +332,40 @@ def test_operators_for_the_frozen_parameters_of_a_module_are_counted(reader: Rea
     assert all(layer.weight.requires_grad and layer.weight.grad is None for layer in layers)
     alone = parts_of(reader, Call(layers[0], (x.detach(),), layers[0]), "backward")
     assert "operators (frozen parameters)" not in alone
+
+
+def test_bytes_that_are_kept_for_a_frozen_input_are_counted(reader: Reader) -> None:
+    """Parameters of a module exist without a call."""
+    x, weight = torch.randn(6, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    for fn, kept in ((Product.apply, 6 * 4 + 5 * 4), (lambda x, weight, _: x @ weight.T, 6 * 4)):
+        parts = parts_of(reader, Call(fn, (x, weight, False), fn))
+        assert parts["saved bytes (frozen argument 0)"] == 4 * kept
+    layer = Layer(needed=False)
+    assert parts_of(reader, Call(layer, (x,), layer))["saved bytes (frozen parameters)"] == 4 * 6 * 4
+
+
+def doubled_if(cond: Callable[[], bool]) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x * 2 + 0 if cond() else x * 2
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return x @ x.T
+
+
+@pytest.mark.usefixtures("no_triton")
+@pytest.mark.parametrize(
+    ("mode", "more", "fewer"),
+    [
+        ("without grad", doubled_if(lambda: not torch.is_grad_enabled()), lambda x: x * 2),
+        ("under autocast", lambda x: x @ x.T, wide),
+    ],
+)
+def test_operators_in_a_mode_are_counted(reader: Reader, mode: str, more: Any, fewer: Any) -> None:
+    x = torch.randn(6, 4, requires_grad=True)
+    more_parts, fewer_parts = (parts_of(reader, Call(fn, (x,), fn)) for fn in (more, fewer))
+    assert more_parts[f"operators ({mode})"] > fewer_parts[f"operators ({mode})"]
+    assert f"operators ({mode})" not in parts_of(reader, Call(more, (x.detach(),), more))
 
 
 def refuses(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
