@@ -34,7 +34,7 @@ from perfguard.check.hard_inputs.derivation import (
     mixed,
 )
 from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, twins_of, unmarked
-from perfguard.check.hard_inputs.scalars import scalars_of, tuning_of
+from perfguard.check.hard_inputs.scalars import is_neutral, scalars_of, tuning_of
 from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
@@ -236,11 +236,22 @@ def _thresholds(given: _Given) -> Iterable[Parts]:
 
 
 def _scalars(given: _Given) -> Iterable[Parts]:
-    """All neutral options at once, then each alone, then the others."""
+    """All neutral options at once, then each alone, then the others. Ids that stand for none follow the number that says
+    which ones do."""
     found = scalars_of(given.call, given.leaves, given.code.thresholds, given.code.words)
-    found.sort(key=lambda each: not each.is_neutral)
-    yield [Part("scalars", {each.place: each.texts[0]}) for each in found if each.is_neutral]
-    yield from ([Part("scalars", {each.place: text})] for each in found for text in each.texts)
+    found.sort(key=lambda each: not is_neutral(each.value))
+    yield [Part("scalars", {each.place: next(iter(each.texts.values()))}) for each in found if is_neutral(each.value)]
+    marks = [(place, mark) for place, leaf in enumerate(given.leaves) if (mark := mark_of(leaf)) is not None]
+    for each in found:
+        follow = [place for place, mark in marks if type(each.value) is int and mark.ignored == each.value]
+        for other, text in each.texts.items():
+            yield [Part("scalars", {each.place: text} | dict.fromkeys(follow, f"{each.value} replaced by {other}"))]
+
+
+def _fakes(given: _Given) -> Iterable[Parts]:
+    """Fake implementations of operators that are told other numbers and options."""
+    fakes = [part for part in called_parts(given.call) if part.kind == "fakes"]
+    yield from ([*fakes, *parts] for parts in (_scalars(given) if fakes else ()))
 
 
 def _equal_values(given: _Given) -> Iterable[Parts]:
@@ -298,7 +309,7 @@ def _large(given: _Given) -> Iterable[Parts]:
 
 
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
-    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
+    *(_strict, _called, _fakes, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
     *(_equal_values, _tuned, _unmarked),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)

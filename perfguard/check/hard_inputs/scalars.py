@@ -64,12 +64,13 @@ class Scalar:
 
     Attributes:
         place: among all leaves of the call, or `OPTIONS`.
-        texts: other values, as the steps of derivations.
+        value: the present one.
+        texts: other values -> the steps of derivations.
     """
 
     place: int
-    texts: list[str]
-    is_neutral: bool
+    value: Any
+    texts: dict[Any, str]
 
 
 def scalars_of(
@@ -84,19 +85,15 @@ def scalars_of(
     found = []
     for place, leaf in enumerate(leaves):
         if not isinstance(leaf, torch.Tensor) and not (type(leaf) is int and leaf in sizes):
-            found.append(
-                Scalar(
-                    place, [f"{other!r} for {leaf!r}" for other in others_of(leaf, thresholds, words)], is_neutral(leaf)
-                )
-            )
-    shared = _defaults(call.reference, call)
+            texts = {other: f"{other!r} for {leaf!r}" for other in others_of(leaf, thresholds, words)}
+            found.append(Scalar(place, leaf, texts))
+    theirs = _signature(call.reference).values()
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in theirs)  # and passes them on, or results do not change
+    shared = _defaults(call.fn if takes_all else call.reference, call)
     for name, value in _defaults(call.fn, call).items():
         if name in shared and "Tensor" not in str(_signature(call.fn)[name].annotation):
-            found.append(
-                Scalar(
-                    OPTIONS, [f"{name}={other!r}" for other in others_of(value, thresholds, words)], is_neutral(value)
-                )
-            )
+            texts = {other: f"{name}={other!r}" for other in others_of(value, thresholds, words)}
+            found.append(Scalar(OPTIONS, value, texts))
     return [each for each in found if each.texts]
 
 
@@ -117,7 +114,9 @@ def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
     """The call with other numbers, by the texts of a derivation at their places."""
     leaves, spec = torch_utils.tree_flatten((call.args, dict(call.kwargs)))
     changed = [
-        ast.literal_eval(texts[place].partition(" for ")[0]) if place in texts else leaf
+        ast.literal_eval(texts[place].partition(" for ")[0])
+        if place in texts and not isinstance(leaf, torch.Tensor)
+        else leaf
         for place, leaf in enumerate(leaves)
     ]
     args, kwargs = torch_utils.tree_unflatten(changed, spec)

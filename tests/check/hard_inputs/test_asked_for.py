@@ -127,6 +127,34 @@ def counted_but_100(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -
     return x.sum(-1).where(index != -100, 0).sum()
 
 
+def some_without_label() -> torch.Tensor:
+    index = labels()
+    index[::4] = -100
+    return ids(index, 5, ignored=-100)
+
+
+def chosen(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -> torch.Tensor:
+    """Refuses what is neither ignored nor an index."""
+    return F.nll_loss(x, index, ignore_index=ignored, reduction="sum")
+
+
+def chosen_but(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -> torch.Tensor:
+    kept = index != ignored
+    return -x[kept, index[kept]].sum()
+
+
+def chosen_but_100(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -> torch.Tensor:
+    return chosen_but(x, index)
+
+
+def scaled(x: torch.Tensor, gain: float = 1.0, shift: float = 0.0) -> torch.Tensor:
+    return x * gain + shift
+
+
+def scaled_alone(x: torch.Tensor, gain: float = 1.0, shift: float = 0.0) -> torch.Tensor:
+    return x * gain
+
+
 def largest(x: torch.Tensor, block: int = 64) -> torch.Tensor:
     return x.reshape(-1, block).amax(-1)
 
@@ -294,6 +322,9 @@ CASES = {
         Case(lambda x, causal: x @ x.T * 0.25, scores, scores, (plain(9, 16), False), "True for False"),
         Case(scores_unscaled, scores, scores, (plain(9, 16), True), "options (scale=0.5)"),
         Case(counted_but_100, counted_but, counted_but, (plain(24, 12), labels()), "options (ignored=0)"),
+        Case(chosen_but_100, chosen_but, chosen, (plain(24, 5), some_without_label()),
+             "argument 1 (-100 replaced by 0) and options (ignored=0)"),
+        Case(scaled_alone, scaled, lambda x, **how: scaled(x, **how), (plain(8, 12),), "options (shift=0.125)"),
         Case(always_mean, lambda x, how="mean": reduced(x, how), reduced, (plain(8, 12),), "options (how='sum')"),
         Case(largest_of_first_part, largest_by_parts, largest, (plain(32, 64),), "options (block=512)"),
     ],
@@ -503,6 +534,11 @@ def test_where_the_reference_says_nothing_nothing_is_judged(
         call = Call(fn, args, reference, hard=only(kind))
         assert check(call).wrong == []
         assert run_hard(call, EVERYTHING).problem == ""
+
+
+def test_a_reference_that_takes_any_option_and_uses_none_accuses_nobody() -> None:
+    call = Call(scaled, (plain(8, 12),), lambda x, **_: x * 1.0, hard=only("scalars"))
+    assert run_hard(call, EVERYTHING).problem == ""
 
 
 def test_sizes_of_different_ranks_belong_together() -> None:
