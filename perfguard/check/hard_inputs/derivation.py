@@ -119,6 +119,7 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 
 # -- texts -------------------------------------------------------------------------------------------------------------
 
+_LED = re.compile(r"leading dim grown to (\d+)")  # One more dimension, along which rows are in turn reversed.
 _ROW = re.compile(r"row (\d+) (.+)")
 _VERBS = ("cut", "grown")  # Changes of a size.
 INCOMING = -1  # The place of incoming gradients among those of inputs.
@@ -272,6 +273,8 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
     integers = with_integers(tensor, step)
     if integers is not None:
         return integers
+    if leading := _LED.fullmatch(step):
+        return torch.stack([tensor.flip(0) if at % 2 else tensor for at in range(int(leading[1]))])
     size = RESIZED.fullmatch(step)
     try:
         if size:

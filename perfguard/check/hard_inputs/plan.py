@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from perfguard.check.hard_inputs.derivation import (
     mixed,
 )
 from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, twins_of, unmarked
-from perfguard.check.hard_inputs.scalars import is_neutral, scalars_of, tuning_of
+from perfguard.check.hard_inputs.scalars import is_neutral, places_of, scalars_of, tuning_of
 from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
@@ -61,6 +61,7 @@ _NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, t
 _FEW = 4  # columns of places, so that pairs of them have different rates
 _ALIKE = 3  # tensors with as many tokens: their product with each other is as large as its square
 _MOST_TWINS = 5  # of several equal tensors the last ones are times 2^5
+_MOST_FAKES = 6  # options with which fake implementations are compared
 _LEAST_POWER = -60  # Squares of float32 are still normal numbers.
 # The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
 TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
@@ -232,26 +233,44 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
+    yield from ([part] for part in _ranks(given))
     yield from given.sizes.thresholds(given.code.thresholds)
+
+
+def _ranks(given: _Given) -> Iterable[Part]:
+    """One more dimension of a tensor if the code asks for so many, as a table or a mask of each sequence has. Tensors
+    that have them hold several sequences then."""
+    tensors = {place: leaf for place, leaf in enumerate(given.leaves) if isinstance(leaf, torch.Tensor)}
+    places = places_of(given.call, given.leaves)
+    for place, rank in [(places[name], rank) for name, rank in given.code.ranks if name in places]:
+        leaf, beside = given.leaves[place], {at: len(each) for at, each in tensors.items() if each.ndim == rank}
+        if leaf.ndim != rank - 1 or leaf.ndim < 1 or leaf.numel() == 0 or mark_of(leaf) is not None:
+            continue
+        if len({*beside.values()}) == 1 and 0 not in beside.values():
+            steps = {at: "dim 0 grown to 2" for at, count in beside.items() if count == 1}
+            yield Part("thresholds", {place: f"leading dim grown to {max(2, *beside.values())}"} | steps)
 
 
 def _scalars(given: _Given) -> Iterable[Parts]:
     """All neutral options at once, then each alone, then the others. Ids that stand for none follow the number that says
-    which ones do."""
-    found = scalars_of(given.call, given.leaves, given.code.thresholds, given.code.words)
-    found.sort(key=lambda each: not is_neutral(each.value))
-    yield [Part("scalars", {each.place: next(iter(each.texts.values()))}) for each in found if is_neutral(each.value)]
+    which ones do, whose code their own hides like a neutral option's."""
     marks = [(place, mark) for place, leaf in enumerate(given.leaves) if (mark := mark_of(leaf)) is not None]
-    for each in found:
+    hidden: list[list[Part]] = []
+    others: list[list[Part]] = []
+    for each in scalars_of(given.call, given.leaves, given.code.thresholds, given.code.words):
         follow = [place for place, mark in marks if type(each.value) is int and mark.ignored == each.value]
-        for other, text in each.texts.items():
-            yield [Part("scalars", {each.place: text} | dict.fromkeys(follow, f"{each.value} replaced by {other}"))]
+        (hidden if is_neutral(each.value) or follow else others).append([
+            Part("scalars", {each.place: text} | dict.fromkeys(follow, f"{each.value} replaced by {other}"))
+            for other, text in each.texts.items()
+        ])  # fmt: skip
+    yield [parts[0] for parts in hidden]
+    yield from ([part] for parts in (*hidden, *others) for part in parts)
 
 
 def _fakes(given: _Given) -> Iterable[Parts]:
     """Fake implementations of operators that are told other numbers and options."""
     fakes = [part for part in called_parts(given.call) if part.kind == "fakes"]
-    yield from ([*fakes, *parts] for parts in (_scalars(given) if fakes else ()))
+    yield from ([*fakes, *parts] for parts in (islice(_scalars(given), _MOST_FAKES) if fakes else ()))
 
 
 def _equal_values(given: _Given) -> Iterable[Parts]:

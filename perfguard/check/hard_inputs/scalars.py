@@ -110,6 +110,16 @@ def unchecked(call: Call) -> dict[str, str]:
     }
 
 
+def places_of(call: Call, leaves: Sequence[Any]) -> dict[str, int]:
+    """The candidate's parameters that are given a tensor each, with their places."""
+    try:
+        given = inspect.Signature([*_signature(call.fn).values()]).bind(*call.args, **call.kwargs).arguments
+    except (TypeError, ValueError):
+        return {}
+    tensors = {id(leaf): place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    return {name: tensors[id(value)] for name, value in given.items() if id(value) in tensors}
+
+
 def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
     """The call with other numbers, by the texts of a derivation at their places."""
     leaves, spec = torch_utils.tree_flatten((call.args, dict(call.kwargs)))
