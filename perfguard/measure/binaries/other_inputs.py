@@ -68,12 +68,13 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
 
 @dataclass(frozen=True)
 class _DerivedLaunch:
-    """One launch. `code` distinguishes specialisations."""
+    """One launch. `code` distinguishes specialisations; `numbers` are the arguments by which Triton may specialise."""
 
     kernel: str
     code: str
     constants: Sequence[tuple[str, str]]
     grid: Sequence[int]
+    numbers: Sequence[tuple[str, int]]
 
 
 @dataclass
@@ -179,6 +180,7 @@ class _DerivedRecorder(LaunchRecorder):
 
     run: _DerivedRun
     _grid: Sequence[int] = ()
+    _numbers: Sequence[tuple[str, int]] = ()
 
     def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
         data = json.loads(compile["specialization_data"])
@@ -190,12 +192,16 @@ class _DerivedRecorder(LaunchRecorder):
             if isinstance(path, tuple) and len(path) == 1 and isinstance(value, int | float | str)
         ]
         code = hashlib.sha256(json.dumps(code_parts).encode()).hexdigest()
-        self.run.launches.append(_DerivedLaunch(fn.name.rpartition(".")[2], code, constants, self._grid))
+        kernel = fn.name.rpartition(".")[2]
+        self.run.launches.append(_DerivedLaunch(kernel, code, constants, self._grid, self._numbers))
         self.run.end_at_limit()
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
         self._grid = grid_of(kernel, args, grid, kwargs)
+        free = {each.name for each in kernel.params if not each.is_constexpr and not each.do_not_specialize}
+        given = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+        self._numbers = [(name, value) for name, value in given.items() if name in free and type(value) is int]
 
     def _tune(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         key, configurations = self._tuned(tuner, args, kwargs)
@@ -234,6 +240,7 @@ def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
     parts |= {"other dtypes": sum(typed)} if typed else {}
     for name, runs in _by_size(derived):
         parts |= {part: len(codes) for part, codes in _compilations(name, _without_largest(runs)).items()}
+        parts |= _specialised(name, _without_largest(runs))
         parts |= {part: int(axis > 0) for part, axis in _axes(name, runs).items()}
     return parts
 
@@ -261,6 +268,22 @@ def _compilations(name: str, runs: Sequence[_DerivedRun]) -> dict[str, set[str]]
         for kernel, key in run.tunings:
             codes.setdefault(f"tunings of {kernel} ({name})", set()).add(key)
     return codes
+
+
+def _specialised(name: str, runs: Sequence[_DerivedRun]) -> dict[str, int]:
+    """Whether a number that changes with the size is one by which Triton specialises each kernel, by part: then 1, and
+    multiples of 16, are compiled anew, which the followed sizes avoid."""
+    by_kernel: dict[str, list[set[tuple[str, int]]]] = {}
+    for run in runs:
+        numbers: dict[str, set[tuple[str, int]]] = {}
+        for launch in run.launches:
+            numbers.setdefault(launch.kernel, set()).update(launch.numbers)
+        for kernel, own in numbers.items():
+            by_kernel.setdefault(kernel, []).append(own)
+    return {
+        f"specialised sizes of {kernel} ({name})": int(any(own != several[0] for own in several))
+        for kernel, several in by_kernel.items()
+    }
 
 
 def _axes(name: str, runs: Sequence[_DerivedRun]) -> dict[str, int]:

@@ -14,6 +14,8 @@ On a GPU `autotune` holds the configurations that tuners have chosen.
 - `refused (argument 0 as bfloat16)`: 1 if torch's operators refuse inputs of that dtype, which the reference takes.
 - `compilations of K (argument 0 dim 0)`: specialisations of a kernel over a few sizes of that dimension; `tunings of …`
   are the keys that its tuner looks up. Above one, a constant of the kernel depends on the size.
+- `specialised sizes of K (argument 0 dim 0)`: 1 if a number that changes with that size is one by which Triton
+  specialises, as it does unless `do_not_specialize` names it.
 - `grid axis of K (argument 0 dim 0)`: 0 if that size makes the first axis of the grid grow, and 1 if another axis
   grows, which ends at 65,535 programs.
 """

@@ -103,10 +103,13 @@ def test_what_is_read_of_a_kernel(reader: Reader) -> None:
         "host reads (sizes)": 0,
         "launches (sizes)": 1,
         "compilations of rows_kernel (argument 0 dim 0)": 1,
+        "specialised sizes of rows_kernel (argument 0 dim 0)": 1,  # the count of tokens
         "grid axis of rows_kernel (argument 0 dim 0)": 0,
         "compilations of rows_kernel (argument 0 dim 1)": 1,
+        "specialised sizes of rows_kernel (argument 0 dim 1)": 1,
         "grid axis of rows_kernel (argument 0 dim 1)": 1,
         "compilations of rows_kernel (argument 0 dim 2)": 2,  # 32 and 64: others are refused
+        "specialised sizes of rows_kernel (argument 0 dim 2)": 0,  # it is a constant
         **{f"refused (argument 0 and argument 1 as {name})": 0 for name in ("bfloat16", "float16", "float64")},
         **{f"refused (argument {number} as bfloat16)": 0 for number in (0, 1)},
         "refused (layouts)": 0,
@@ -210,6 +213,15 @@ def test_faults_that_the_given_inputs_do_not_show(reader: Reader, name: str) -> 
     verdict = changed(reader, *pairs)
     assert verdict.word is Word.CHANGED
     assert reason in verdict.reason
+
+
+def test_a_size_that_is_specialised_although_no_other_size_compiles_anew(reader: Reader) -> None:
+    before = reading(reader, rows(reader, ("@triton.jit", '@triton.jit(do_not_specialize=["tokens"])')))
+    after = reading(reader, rows(reader))
+    assert before is not None
+    assert after is not None
+    reason = judge_exact(after, before.value).reason
+    assert reason.endswith("other_inputs specialised sizes of rows_kernel (argument 0 dim 0) 0 -> 1")
 
 
 def test_the_backward_pass_has_readings_of_its_own(reader: Reader) -> None:
