@@ -148,8 +148,8 @@ def _ranked(node: ast.AST) -> str:
     if isinstance(node, ast.Call):
         is_length = _last_name(node.func) == "len" and len(node.args) == 1
         inner, attribute = (node.args[0], "shape") if is_length else (node.func, "dim")
-    is_rank = isinstance(inner, ast.Attribute) and inner.attr == attribute and isinstance(inner.value, ast.Name)
-    return inner.value.id if is_rank else ""
+    owner = inner.value if isinstance(inner, ast.Attribute) and inner.attr == attribute else None
+    return owner.id if isinstance(owner, ast.Name) else ""
 
 
 def _last_name(node: ast.AST) -> Any:

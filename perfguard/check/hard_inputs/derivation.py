@@ -301,6 +301,15 @@ def derived_call(call: Call, derivation: Derivation) -> Call:
     return replace(made, fn=partial(made.fn, **keywords_of(tuned))) if tuned else made
 
 
+def followers_of(part: Part, call: Call) -> Derivation:
+    """The changes of tensors that follow an option, as ids do that it calls none; empty for other parts."""
+    leaves = leaves_of(call) if part.kind == "scalars" else []
+    steps = {
+        at: text for at, text in part.steps.items() if 0 <= at < len(leaves) and isinstance(leaves[at], torch.Tensor)
+    }
+    return Derivation((Part(part.kind, steps),) if steps else ())
+
+
 def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Call:
     """The call on other tensors; one tensor in two places remains one tensor.
 

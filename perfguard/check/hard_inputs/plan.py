@@ -34,7 +34,7 @@ from perfguard.check.hard_inputs.derivation import (
     mixed,
 )
 from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, twins_of, unmarked
-from perfguard.check.hard_inputs.scalars import is_neutral, places_of, scalars_of, tuning_of
+from perfguard.check.hard_inputs.scalars import places_of, scalars_of, tuning_of
 from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
@@ -233,38 +233,17 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
-    yield from ([part] for part in _ranks(given))
+    places = places_of(given.call, given.leaves)
+    ranks = [(places[name], rank) for name, rank in given.code.ranks if name in places]
+    yield from ([part] for part in given.sizes.led(ranks))
     yield from given.sizes.thresholds(given.code.thresholds)
 
 
-def _ranks(given: _Given) -> Iterable[Part]:
-    """One more dimension of a tensor if the code asks for so many, as a table or a mask of each sequence has. Tensors
-    that have them hold several sequences then."""
-    tensors = {place: leaf for place, leaf in enumerate(given.leaves) if isinstance(leaf, torch.Tensor)}
-    places = places_of(given.call, given.leaves)
-    for place, rank in [(places[name], rank) for name, rank in given.code.ranks if name in places]:
-        leaf, beside = given.leaves[place], {at: len(each) for at, each in tensors.items() if each.ndim == rank}
-        if leaf.ndim != rank - 1 or leaf.ndim < 1 or leaf.numel() == 0 or mark_of(leaf) is not None:
-            continue
-        if len({*beside.values()}) == 1 and 0 not in beside.values():
-            steps = {at: "dim 0 grown to 2" for at, count in beside.items() if count == 1}
-            yield Part("thresholds", {place: f"leading dim grown to {max(2, *beside.values())}"} | steps)
-
-
 def _scalars(given: _Given) -> Iterable[Parts]:
-    """All neutral options at once, then each alone, then the others. Ids that stand for none follow the number that says
-    which ones do, whose code their own hides like a neutral option's."""
-    marks = [(place, mark) for place, leaf in enumerate(given.leaves) if (mark := mark_of(leaf)) is not None]
-    hidden: list[list[Part]] = []
-    others: list[list[Part]] = []
-    for each in scalars_of(given.call, given.leaves, given.code.thresholds, given.code.words):
-        follow = [place for place, mark in marks if type(each.value) is int and mark.ignored == each.value]
-        (hidden if is_neutral(each.value) or follow else others).append([
-            Part("scalars", {each.place: text} | dict.fromkeys(follow, f"{each.value} replaced by {other}"))
-            for other, text in each.texts.items()
-        ])  # fmt: skip
-    yield [parts[0] for parts in hidden]
-    yield from ([part] for parts in (*hidden, *others) for part in parts)
+    """All numbers and options whose code is hidden at once, then each alone, then the others."""
+    hidden, others = scalars_of(given.call, given.leaves, given.code.thresholds, given.code.words)
+    yield [Part("scalars", steps[0]) for steps in hidden]
+    yield from ([Part("scalars", steps)] for several in (*hidden, *others) for steps in several)
 
 
 def _fakes(given: _Given) -> Iterable[Parts]:

@@ -30,10 +30,9 @@ from perfguard.check.hard_inputs.derivation import (
     INCOMING,
     TUNED,
     Derivation,
-    Part,
     derived_call,
     derived_tensor,
-    leaves_of,
+    followers_of,
 )
 from perfguard.check.hard_inputs.nearby import FLUSHED, Nearby, nearby, roundings
 from perfguard.check.hard_inputs.values import LARGEST, takes_values
@@ -158,13 +157,6 @@ def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None)
         joint: the derivation that changes all places of a size, of which the first changes some.
     """
 
-    tensors = {place for place, leaf in enumerate(leaves_of(base)) if isinstance(leaf, torch.Tensor)}
-
-    def unchosen(part: Part) -> Derivation:
-        """What follows an option, as ids do that the option calls none."""
-        follows = {} if part.kind != "scalars" else {at: text for at, text in part.steps.items() if at in tensors}
-        return Derivation((Part(part.kind, follows),) if follows else ())
-
     def changes(one: Derivation, other: Derivation, seed: int = 0) -> bool:
         calls = [replace(derived_call(base, each), seed=base.seed + by) for each, by in ((one, 0), (other, seed))]
         first, second = (Reference(call, Inputs(call)).run([]) for call in calls)
@@ -174,7 +166,7 @@ def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None)
     try:
         with defines_the_domain():
             chosen = [part for part in derivation.parts if part.kind in ("scalars", "unmarked integers")]
-            told = all(changes(Derivation((part,)), unchosen(part)) for part in chosen)
+            told = all(changes(Derivation((part,)), followers_of(part, base)) for part in chosen)
             told = told and not (derivation.scalars and changes(derivation, derivation, seed=1))
             others = [] if joint is None else [joint, Derivation(())]
             return told and all(changes(derivation, each) for each in others)

@@ -198,6 +198,15 @@ def normed_outside(x: torch.Tensor) -> torch.Tensor:
     return x / (x.square().mean(-1, keepdim=True).sqrt() + EPSILON)
 
 
+def turned_by(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """The table is that of all sequences, or has one for each."""
+    return torch.stack([each * (table[at] if table.ndim == 3 else table) for at, each in enumerate(x)])
+
+
+def turned_by_first(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return x * (table[:1] if table.dim() == 3 else table)
+
+
 # -- gradients ---------------------------------------------------------------------------------------------------------
 
 
@@ -316,6 +325,10 @@ CASES = {
         Case(by_few_programs, in_turns, lambda x: x * 2, (plain(20, 12),),
              "right at 20, 32 and 48, wrong at 49: what is beyond 48"),
         Case(launched, summed, lambda x: x.square().sum(-1), (plain(20, 12),), "dim 1 grown to 701"),
+        Case(turned_by_first, turned_by, torch.mul, (plain(1, 6, 8), plain(6, 8, seed=1)),
+             "argument 0 (dim 0 grown to 2) and argument 1 (leading dim grown to 2)"),
+        Case(turned_by_first, turned_by, torch.mul, (plain(3, 6, 8), plain(6, 8, seed=1)),
+             "argument 1 (leading dim grown to 3)"),
     ],
     "scalars": [
         Case(decayed_apart, decayed_in_turn, decayed, (plain(8, 12), plain(8, 12, seed=1)), "options (decay=0.125)"),
@@ -539,6 +552,18 @@ def test_where_the_reference_says_nothing_nothing_is_judged(
 def test_a_reference_that_takes_any_option_and_uses_none_accuses_nobody() -> None:
     call = Call(scaled, (plain(8, 12),), lambda x, **_: x * 1.0, hard=only("scalars"))
     assert run_hard(call, EVERYTHING).problem == ""
+
+
+def test_a_call_may_refuse_one_more_dimension() -> None:
+    def refusing(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        if len(table.shape) == 3:
+            raise NotImplementedError("one table for all")
+        return x * table
+
+    args = (plain(3, 6, 8), plain(6, 8, seed=1))
+    assert ("table", 3) in code_of(refusing, CPU).ranks
+    found = run_hard(Call(refusing, args, torch.mul, hard=only("thresholds")), EVERYTHING)
+    assert (found.problem, found.left_out) == ("", {"the candidate raises": 1})
 
 
 def test_sizes_of_different_ranks_belong_together() -> None:
