@@ -172,14 +172,14 @@ class OtherCall:
 
     Attributes:
         name: the change, equal in every process and commit: `transposed argument 0`, `argument 0 dim 1`.
-        kind: of the change, as in `Hard(without=…)`: layouts, sizes, gradients (frozen inputs) or dtypes.
+        kind: of the change, as in `Hard(without=…)`: layouts, sizes, gradients (frozen inputs), dtypes or modes.
         size: the new size of a dimension; 0 for other kinds, and for sizes of 0 and 1.
         refusals: what the call is counted as if torch's operators refuse it; '' if it is not counted.
         instead: whether it is traced only if no earlier call of its name could be.
     """
 
     name: str
-    kind: Literal["layouts", "sizes", "gradients", "dtypes"]
+    kind: Literal["layouts", "sizes", "gradients", "dtypes", "modes"]
     make: Callable[[], Call]
     size: int = 0
     refusals: str = ""

@@ -24,5 +24,5 @@ def with_room(fn: Callable[..., T]) -> Callable[..., T]:
         __tracebackhide__ = True
         return fn(*args, **kwargs)
 
-    called.__code__ = called.__code__.replace(co_stacksize=_ENTRIES)
+    called.__code__ = called.__code__.replace(co_stacksize=_ENTRIES)  # type: ignore[attr-defined]
     return called

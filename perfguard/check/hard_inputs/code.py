@@ -46,6 +46,7 @@ class Code:
         thresholds: integers that it compares with, ascending.
         counts: numbers of ids of which half are beyond a narrow dtype that it converts to, ascending.
         words: names that it compares with, or looks up, such as `sum`; in its order.
+        ranks: names with the numbers of dimensions that it compares theirs with: `x`, 4 of `x.ndim == 4`.
         epsilons: small positive numbers in it, ascending.
         name: a hash of it, and of the plain values that it is called and configured with, apart from sizes of tensors.
     """
@@ -55,6 +56,7 @@ class Code:
     name: str = ""
     words: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
+    ranks: tuple[tuple[str, int], ...] = ()
 
 
 def code_of(fn: Any, device: torch.device) -> Code:
@@ -77,6 +79,7 @@ def code_of(fn: Any, device: torch.device) -> Code:
         ),
         tuple(found.words),
         tuple(sorted(found.counts)),
+        tuple(found.ranks),
     )
 
 
@@ -100,12 +103,14 @@ class _Found:
     counts: set[int] = field(default_factory=set)
     floats: set[float] = field(default_factory=set)
     words: dict[str, None] = field(default_factory=dict)
+    ranks: dict[tuple[str, int], None] = field(default_factory=dict)
     capped: bool = False
 
     def read(self, nodes: Iterable[ast.AST], names: Mapping[str, Any]) -> None:
         self.floats.update(each for each in names.values() if type(each) is float)
         for node in nodes:
             self.words |= dict.fromkeys(_words(node))
+            self.ranks |= dict.fromkeys(_ranks(node))
             if isinstance(node, ast.Compare):
                 self._take([node.left, *node.comparators], names)
             elif isinstance(node, ast.Call) and _last_name(node.func) in _LIMITS:
@@ -134,6 +139,24 @@ def _words(node: ast.AST) -> list[str]:
     sides += [node.value] if isinstance(node, ast.MatchValue) else []
     values = [each.value for each in sides if isinstance(each, ast.Constant)]
     return [value for value in values if isinstance(value, str) and value.isidentifier()]
+
+
+def _ranks(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """The names whose numbers of dimensions a comparison compares, each with the integers in it."""
+    sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+    names = [name for name in map(_ranked, sides) if name]
+    constants = [each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)]
+    return ((name, value) for name in names for value in constants if type(value) is int)
+
+
+def _ranked(node: ast.AST) -> str:
+    """`x` of `x.ndim`, `x.dim()` and `len(x.shape)`; otherwise ''."""
+    inner, attribute = node, "ndim"
+    if isinstance(node, ast.Call):
+        is_length = _last_name(node.func) == "len" and len(node.args) == 1
+        inner, attribute = (node.args[0], "shape") if is_length else (node.func, "dim")
+    owner = inner.value if isinstance(inner, ast.Attribute) and inner.attr == attribute else None
+    return owner.id if isinstance(owner, ast.Name) else ""
 
 
 def _last_name(node: ast.AST) -> Any:

@@ -119,6 +119,7 @@ def _has_room_far_apart(tensor: torch.Tensor) -> bool:
 
 # -- texts -------------------------------------------------------------------------------------------------------------
 
+_LED = re.compile(r"leading dim grown to (\d+)")  # One more dimension, along which rows are in turn reversed.
 _ROW = re.compile(r"row (\d+) (.+)")
 _VERBS = ("cut", "grown")  # Changes of a size.
 INCOMING = -1  # The place of incoming gradients among those of inputs.
@@ -285,6 +286,8 @@ def _step(tensor: torch.Tensor, step: str) -> torch.Tensor:
     integers = with_integers(tensor, step)
     if integers is not None:
         return integers
+    if leading := _LED.fullmatch(step):
+        return torch.stack([tensor.flip(0) if at % 2 else tensor for at in range(int(leading[1]))])
     size = RESIZED.fullmatch(step)
     try:
         if size:
@@ -309,6 +312,15 @@ def derived_call(call: Call, derivation: Derivation) -> Call:
     made = with_scalars(with_tensors(call, change), scalars | ({OPTIONS: options} if options else {}))
     tuned = derivation.text(TUNED)
     return replace(made, fn=partial(made.fn, **keywords_of(tuned))) if tuned else made
+
+
+def followers_of(part: Part, call: Call) -> Derivation:
+    """The changes of tensors that follow an option, as ids do that it calls none; empty for other parts."""
+    leaves = leaves_of(call) if part.kind == "scalars" else []
+    steps = {
+        at: text for at, text in part.steps.items() if 0 <= at < len(leaves) and isinstance(leaves[at], torch.Tensor)
+    }
+    return Derivation((Part(part.kind, steps),) if steps else ())
 
 
 def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Call:

@@ -56,7 +56,7 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     (r"counting below (\d+)", lambda tensor, below: (_places(tensor) % below).to(tensor.dtype)),
     (r"first (\d+) are (\d+)", lambda tensor, number, value: torch.where(_places(tensor) < number, value, tensor)),
     (r"every third (-?\d+)", lambda tensor, value: torch.where(_places(tensor) % 3 == 1, value, tensor)),
-    (r"(\d+) replaced by (-?\d+)", lambda tensor, old, new: torch.where(tensor == old, new, tensor)),
+    (r"(-?\d+) replaced by (-?\d+)", lambda tensor, old, new: torch.where(tensor == old, new, tensor)),
     ("every third inverted", lambda tensor: torch.where(_places(tensor) % 3 == 1, tensor.logical_not(), tensor)),
     ("as int32", lambda tensor: tensor.to(torch.int32)),
     ("as int64", lambda tensor: tensor.to(torch.int64)),

@@ -1,8 +1,9 @@
-"""Derived calls whose launches are traced, not run: another layout, dtype or size of an input, or a frozen one."""
+"""Derived calls whose launches are traced, not run: another layout, dtype or size of an input, a frozen one, a mode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,7 +42,7 @@ def other_calls(call: Call) -> list[OtherCall]:
             return []
         call = derived_call(call, Derivation((small,)))
         sizes = sizes_of(call, kept_by(call))
-    others = [*_of_layouts(call), *_of_frozen(call), *_of_dtypes(call)]
+    others = [*_of_layouts(call), *_of_frozen(call), *_of_dtypes(call), *_of_modes(call)]
     if sizes is not None:
         others += [*_of_sizes(call, sizes), *_of_few(call, sizes)]
     return [other for other in others if call.hard is None or other.kind not in call.hard.without]
@@ -63,23 +64,38 @@ def _of_frozen(call: Call) -> Iterator[OtherCall]:
     for place in needed[:_MOST] if len(needed) > 1 else ():
         yield OtherCall(f"frozen {names[place]}", "gradients", _made(call, Part("gradients", {place: FROZEN})))
     if needed and isinstance(call.fn, torch.nn.Module) and (weights := trained(call.fn)):
-        make = partial(_of_frozen_parameters, call, [parameter for _, parameter in weights])
+        make = partial(_called_in, call, partial(_frozen, [parameter for _, parameter in weights]))
         yield OtherCall("frozen parameters", "gradients", make)
 
 
-def _of_frozen_parameters(call: Call, parameters: list[torch.nn.Parameter]) -> Call:
-    """The call of a module none of whose parameters is trained, as under an adapter."""
+def _of_modes(call: Call) -> Iterator[OtherCall]:
+    """A call that could be differentiated without grad, where nothing has to be kept, and under autocast, which narrows
+    what a candidate does not keep wide."""
+    if Inputs(call).leaf_names:
+        yield OtherCall("without grad", "modes", partial(_called_in, call, torch.no_grad))
+        autocast = partial(torch.autocast, Inputs(call).device.type, torch.bfloat16)
+        yield OtherCall("under autocast", "modes", partial(_called_in, call, autocast))
 
-    def frozen(*args: Any, **kwargs: Any) -> Any:
+
+@contextmanager
+def _frozen(parameters: Sequence[torch.nn.Parameter]) -> Iterator[None]:
+    """None of a module's parameters is trained, as under an adapter."""
+    for parameter in parameters:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
         for parameter in parameters:
-            parameter.requires_grad_(False)
-        try:
-            return call.fn(*args, **kwargs)
-        finally:
-            for parameter in parameters:
-                parameter.requires_grad_(True)
+            parameter.requires_grad_(True)
 
-    return replace(call, fn=frozen, walk=(), rival=None, others=())
+
+def _called_in(call: Call, mode: Callable[[], AbstractContextManager[Any]]) -> Call:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        with mode():
+            return call.fn(*args, **kwargs)
+
+    module = call.fn if isinstance(call.fn, torch.nn.Module) else call.kept
+    return replace(call, fn=called, kept=module, walk=(), rival=None, others=())
 
 
 def _of_dtypes(call: Call) -> Iterator[OtherCall]:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, zip_longest
+from itertools import chain, islice, zip_longest
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from perfguard.check.hard_inputs.derivation import (
     mixed,
 )
 from perfguard.check.hard_inputs.integers import agreeing, integers_of, runs_of, twins_of, unmarked
-from perfguard.check.hard_inputs.scalars import scalars_of, tuning_of
+from perfguard.check.hard_inputs.scalars import places_of, scalars_of, tuning_of
 from perfguard.check.hard_inputs.sizes import Kept, Sizes, sizes_of
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
@@ -62,6 +62,7 @@ _NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, t
 _FEW = 4  # columns of places, so that pairs of them have different rates
 _ALIKE = 3  # tensors with as many tokens: their product with each other is as large as its square
 _MOST_TWINS = 5  # of several equal tensors the last ones are times 2^5
+_MOST_FAKES = 6  # options with which fake implementations are compared
 _LEAST_POWER = -60  # Squares of float32 are still normal numbers.
 # The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
 TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
@@ -233,6 +234,9 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
+    places = places_of(given.call, given.leaves)
+    ranks = [(places[name], rank) for name, rank in given.code.ranks if name in places]
+    yield from ([part] for part in given.sizes.led(ranks))
     yield from given.sizes.thresholds(given.code.thresholds)
     for parts in given.sizes.thresholds(given.code.counts):
         for part in parts:
@@ -241,11 +245,16 @@ def _thresholds(given: _Given) -> Iterable[Parts]:
 
 
 def _scalars(given: _Given) -> Iterable[Parts]:
-    """All neutral options at once, then each alone, then the others."""
-    found = scalars_of(given.call, given.leaves, given.code.thresholds, given.code.words)
-    found.sort(key=lambda each: not each.is_neutral)
-    yield [Part("scalars", {each.place: each.texts[0]}) for each in found if each.is_neutral]
-    yield from ([Part("scalars", {each.place: text})] for each in found for text in each.texts)
+    """All numbers and options whose code is hidden at once, then each alone, then the others."""
+    hidden, others = scalars_of(given.call, given.leaves, given.code.thresholds, given.code.words)
+    yield [Part("scalars", steps[0]) for steps in hidden]
+    yield from ([Part("scalars", steps)] for several in (*hidden, *others) for steps in several)
+
+
+def _fakes(given: _Given) -> Iterable[Parts]:
+    """Fake implementations of operators that are told other numbers and options."""
+    fakes = [part for part in called_parts(given.call) if part.kind == "fakes"]
+    yield from ([*fakes, *parts] for parts in (islice(_scalars(given), _MOST_FAKES) if fakes else ()))
 
 
 def _equal_values(given: _Given) -> Iterable[Parts]:
@@ -303,8 +312,8 @@ def _large(given: _Given) -> Iterable[Parts]:
 
 
 _ASKED_FOR: tuple[Callable[[_Given], Iterable[Parts]], ...] = (
-    *(_strict, _called, _long_sums, _thresholds, _scalars, _runs, _magnitudes),
-    *(_large, _equal_values, _tuned, _unmarked),
+    *(_strict, _called, _fakes, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
+    *(_equal_values, _tuned, _unmarked),
 )
 _BROAD: tuple[Callable[[_Given], Iterable[Parts]], ...] = (_mixtures, _other_sizes, _first_frozen)
 

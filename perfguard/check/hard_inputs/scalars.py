@@ -10,13 +10,14 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
 
 from perfguard._compat import torch_utils
+from perfguard.check.hard_inputs import mark_of
 from perfguard.check.hard_inputs.code import EPSILON
 from perfguard.model.call import Call
 
@@ -60,53 +61,45 @@ def others_of(value: Any, thresholds: Sequence[int] = (), words: Sequence[str] =
     return []
 
 
-@dataclass(frozen=True)
-class Scalar:
-    """A number or option of a call.
-
-    Attributes:
-        place: among all leaves of the call, or `OPTIONS`.
-        texts: other values, as the steps of derivations.
-    """
-
-    place: int
-    texts: list[str]
-    is_neutral: bool
-
-
 def scalars_of(
     call: Call, leaves: Sequence[Any], thresholds: Sequence[int] = (), words: Sequence[str] = ()
-) -> list[Scalar]:
-    """The numbers and options that may have other values. Sizes of tensors are unchanged.
+) -> tuple[list[list[dict[int, str]]], list[list[dict[int, str]]]]:
+    """The numbers and options that may have other values, each with steps by place: those whose code the present value
+    hides, then the others. Sizes of tensors are unchanged. Ids that stand for none follow the number that says which
+    ones do, and hide its code.
 
     Args:
         thresholds, words: what the code compares with.
     """
     sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1}
-    found = []
-    for place, leaf in enumerate(leaves):
-        if not isinstance(leaf, torch.Tensor) and not (type(leaf) is int and leaf in sizes):
-            found.append(
-                Scalar(
-                    place, [f"{other!r} for {leaf!r}" for other in others_of(leaf, thresholds, words)], is_neutral(leaf)
-                )
-            )
-    shared = _defaults(call.reference, call)
-    for name, value in _defaults(call.fn, call).items():
-        if name in shared and "Tensor" not in str(_signature(call.fn)[name].annotation):
-            found.append(
-                Scalar(
-                    OPTIONS, [f"{name}={other!r}" for other in others_of(value, thresholds, words)], is_neutral(value)
-                )
-            )
-    # What switches an option off is its default, such as a window of -1.
+    plain = [(place, leaf, "") for place, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
+    found = [each for each in plain if type(each[1]) is not int or each[1] not in sizes]
     mine, theirs = (_signature(fn) for fn in (call.fn, call.reference))
+    takes_all = any(
+        each.kind is each.VAR_KEYWORD for each in theirs.values()
+    )  # and passes them on, or results do not change
+    shared = _defaults(call.fn if takes_all else call.reference, call)
+    for name, value in _defaults(call.fn, call).items():
+        if name in shared and "Tensor" not in str(mine[name].annotation):
+            found.append((OPTIONS, value, name))
+    ignored = [(place, mark.ignored) for place, leaf in enumerate(leaves) if (mark := mark_of(leaf)) is not None]
+    hidden: list[list[dict[int, str]]] = []
+    others: list[list[dict[int, str]]] = []
+    for place, value, name in found:
+        follow = [at for at, nobody in ignored if type(value) is int and nobody == value]
+        steps = [
+            {place: f"{name}={other!r}" if name else f"{other!r} for {value!r}"}
+            | dict.fromkeys(follow, f"{value} replaced by {other}")
+            for other in others_of(value, thresholds, words)
+        ]
+        (hidden if is_neutral(value) or follow else others).append(steps)
+    # What switches an option off is its default, such as a window of -1.
     for name, value in call.kwargs.items():
         default = mine[name].default if name in mine else inspect.Parameter.empty
         both = name in theirs and theirs[name].default == default
         if both and type(default) in _PLAIN and type(value) in _PLAIN and default != value:
-            found.append(Scalar(OPTIONS, [f"{name}={default!r}"], is_neutral(default)))
-    return [each for each in found if each.texts]
+            (hidden if is_neutral(default) else others).append([{OPTIONS: f"{name}={default!r}"}])
+    return [each for each in hidden if each], [each for each in others if each]
 
 
 def unchecked(call: Call) -> dict[str, str]:
@@ -122,11 +115,23 @@ def unchecked(call: Call) -> dict[str, str]:
     }
 
 
+def places_of(call: Call, leaves: Sequence[Any]) -> dict[str, int]:
+    """The candidate's parameters that are given a tensor each, with their places."""
+    try:
+        given = inspect.Signature([*_signature(call.fn).values()]).bind(*call.args, **call.kwargs).arguments
+    except (TypeError, ValueError):
+        return {}
+    tensors = {id(leaf): place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+    return {name: tensors[id(value)] for name, value in given.items() if id(value) in tensors}
+
+
 def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
     """The call with other numbers, by the texts of a derivation at their places."""
     leaves, spec = torch_utils.tree_flatten((call.args, dict(call.kwargs)))
     changed = [
-        ast.literal_eval(texts[place].partition(" for ")[0]) if place in texts else leaf
+        ast.literal_eval(texts[place].partition(" for ")[0])
+        if place in texts and not isinstance(leaf, torch.Tensor)
+        else leaf
         for place, leaf in enumerate(leaves)
     ]
     args, kwargs = torch_utils.tree_unflatten(changed, spec)

@@ -21,7 +21,15 @@ from perfguard.check.all_configs import DoesNotFit, Other, check_given
 from perfguard.check.hard_inputs.called import judged_called
 from perfguard.check.hard_inputs.code import Code, code_of
 from perfguard.check.hard_inputs.comparison import Outcome
-from perfguard.check.hard_inputs.derivation import STRICT, Derivation, FirstAccepted, Part, derived_call, leaves_of
+from perfguard.check.hard_inputs.derivation import (
+    CALLED,
+    STRICT,
+    Derivation,
+    FirstAccepted,
+    Part,
+    derived_call,
+    leaves_of,
+)
 from perfguard.check.hard_inputs.patterns import TOLD, pattern_of, witnesses_of
 from perfguard.check.hard_inputs.plan import ORDERED, Item, planned
 from perfguard.check.hard_inputs.sizes import Kept, kept_by, sizes_of
@@ -249,7 +257,7 @@ class _Hard:
         derivation, outcome = self._first_accepted(item)
         if outcome.problem:
             self._report(derivation, outcome)
-        elif outcome.left_out and len(derivation.parts) > 1:
+        elif outcome.left_out and len(derivation.parts) > 1 and not derivation.text(CALLED):
             middle = len(derivation.parts) // 2
             halves = [Derivation(derivation.parts[:middle]), Derivation(derivation.parts[middle:])]
             return Tried(instead=[(half.parts[0].kind, half) for half in halves])

@@ -171,6 +171,18 @@ class Sizes:
             found += [[part] for part in tall if part is not None]
         return found
 
+    def led(self, ranks: Iterable[tuple[int, int]]) -> Iterator[Part]:
+        """One more dimension in front of a tensor, by its place, of which the code asks whether it has so many, as the
+        table or the mask of each sequence has. Tensors that have them hold several sequences then."""
+        for place, rank in ranks:
+            leaf = self._leaves[place]
+            tensors = ((at, each) for at, each in enumerate(self._leaves) if isinstance(each, torch.Tensor))
+            beside = {at: len(each) for at, each in tensors if each.ndim == rank > 1}
+            is_one_less = leaf.ndim == rank - 1 and leaf.numel() > 0 and mark_of(leaf) is None
+            if is_one_less and len(counts := {*beside.values()}) == 1 and 0 not in counts:
+                steps = {at: "dim 0 grown to 2" for at, count in beside.items() if count == 1}
+                yield Part("thresholds", {place: f"leading dim grown to {max(2, *counts)}"} | steps)
+
     def tall(self, size: int, target: int, kind: str, fewest: Sequence[int] = (1,)) -> Part | None:
         """One size grown beside few of the others, at worst `fewest`; None if that is not cheap either."""
         others = [other for other in self.free if other != size]

@@ -21,7 +21,14 @@ from perfguard.check.hard_inputs.comparison import (
     compare_cast,
     follows_rule,
 )
-from perfguard.check.hard_inputs.derivation import INCOMING, TUNED, Derivation, derived_call, derived_tensor
+from perfguard.check.hard_inputs.derivation import (
+    INCOMING,
+    TUNED,
+    Derivation,
+    derived_call,
+    derived_tensor,
+    followers_of,
+)
 from perfguard.check.hard_inputs.domain import check_domain, lost, scaled
 from perfguard.check.hard_inputs.nearby import Nearby, nearby, roundings
 from perfguard.check.hard_inputs.values import takes_values
@@ -159,7 +166,7 @@ def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None)
     try:
         with defines_the_domain():
             chosen = [part for part in derivation.parts if part.kind in ("scalars", "unmarked integers")]
-            told = all(changes(Derivation((part,)), Derivation(())) for part in chosen)
+            told = all(changes(Derivation((part,)), followers_of(part, base)) for part in chosen)
             told = told and not (derivation.scalars and changes(derivation, derivation, seed=1))
             others = [] if joint is None else [joint, Derivation(())]
             return told and all(changes(derivation, each) for each in others)

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -203,6 +203,7 @@ def simulated(target: Target) -> Iterator[None]:
             stack.enter_context(mock.patch.object(torch.Tensor, name, property(_always(answer))))
         for name in ("tensor", "as_tensor"):  # No dispatch mode sees these functions.
             stack.enter_context(mock.patch.object(torch, name, _on_the_host(getattr(torch, name))))
+        stack.enter_context(mock.patch.object(torch.autocast, "__init__", _of_host(torch.autocast.__init__)))
         yield
 
 
@@ -218,6 +219,15 @@ def _on_the_host(function: Any) -> Any:
         return function(*args, device=device if meta else None, **kwargs)
 
     return called
+
+
+def _of_host(function: Callable[..., None]) -> Callable[..., None]:
+    """The constructor of `torch.autocast` that casts, or lets be, operators of the host, where they run."""
+
+    def made(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        function(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    return made
 
 
 def _properties(target: Target) -> SimpleNamespace:

@@ -17,15 +17,18 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
+import torch
+
 from perfguard._compat.torch_compiler import uncompiled
+from perfguard._compat.torch_internals import storage_address
 from perfguard.measure.binaries.launch_recorder import LaunchRecorder, Recording, grid_of
 from perfguard.measure.binaries.source_hash import Sources
 from perfguard.measure.binaries.targets import Target
 from perfguard.measure.devices.operator_kinds import COPIES, READS, Unwritten
-from perfguard.measure.replay import buffers_kept, traced_step
+from perfguard.measure.replay import buffers_kept, traced_step, weights
 from perfguard.model.call import Call, OtherCall
 from perfguard.model.records import Pass
-from perfguard.tensors.autograd_graph import tree_tensors
+from perfguard.tensors.autograd_graph import has_storage, tree_tensors
 
 _MOST_SECONDS = 20.0  # A case that needs more processor time is slow outside of operators and launches.
 # Operators and launches of one derived call. A loop over chunks takes thousands at a large size, which would
@@ -65,12 +68,13 @@ def follow_others(call: Call, target: Target | None, sources: Sources, into: Rec
 
 @dataclass(frozen=True)
 class _DerivedLaunch:
-    """One launch. `code` distinguishes specialisations."""
+    """One launch. `code` distinguishes specialisations; `numbers` are the arguments by which Triton may specialise."""
 
     kernel: str
     code: str
     constants: Sequence[tuple[str, str]]
     grid: Sequence[int]
+    numbers: Sequence[tuple[str, int]]
 
 
 @dataclass
@@ -81,6 +85,7 @@ class _DerivedRun:
     launches: list[_DerivedLaunch] = field(default_factory=list)
     operators: Counter[str] = field(default_factory=Counter)
     tunings: set[tuple[str, str]] = field(default_factory=set)
+    saved_bytes: int = 0  # kept for the backward pass, without parameters
     is_refused: bool = False
     has_other_dtypes: bool = False  # than the reference's results
 
@@ -118,17 +123,32 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
 
     try:
         with Unwritten(on_the_host, note), suppress(_LimitReached):  # The inputs are made on the host, too.
-            traced_step(other.make(), {}, enter)
+            call = other.make()
+            kept: dict[int, torch.Tensor] = {}
+            with torch.autograd.graph.saved_tensors_hooks(lambda each: _kept(each, kept), lambda each: each):
+                traced_step(call, {}, enter)
     except Exception as error:
         if not other.refusals or not current or not _is_of_operators(error) or not _is_taken(other, on_the_host):
             return {}
         current[0].is_refused = True
         return by_pass
+    if current:
+        free = {storage_address(each) for each in weights(call)}  # Parameters exist independently of a call.
+        by_pass["forward"].saved_bytes = sum(
+            each.untyped_storage().nbytes() for address, each in kept.items() if address not in free
+        )
     if other.kind == "dtypes" and (forward := by_pass.get("forward")) is not None:
         if recorder is not None:
             recorder.run = _DerivedRun(other)  # These launches were counted.
         forward.has_other_dtypes = _returns_other_dtypes(other, on_the_host)
     return by_pass
+
+
+def _kept(tensor: torch.Tensor, by_storage: dict[int, torch.Tensor]) -> torch.Tensor:
+    """The tensor that a graph keeps in place of `tensor`, which is noted, and so keeps its address."""
+    if has_storage(tensor):
+        by_storage.setdefault(storage_address(tensor), tensor.detach())
+    return tensor.detach()  # A graph that held its own output would be a cycle.
 
 
 def _returns_other_dtypes(other: OtherCall, on_the_host: bool) -> bool:
@@ -160,6 +180,7 @@ class _DerivedRecorder(LaunchRecorder):
 
     run: _DerivedRun
     _grid: Sequence[int] = ()
+    _numbers: Sequence[tuple[str, int]] = ()
 
     def _note(self, *, fn: Any, compile: Mapping[str, Any], **_: Any) -> bool:
         data = json.loads(compile["specialization_data"])
@@ -171,12 +192,16 @@ class _DerivedRecorder(LaunchRecorder):
             if isinstance(path, tuple) and len(path) == 1 and isinstance(value, int | float | str)
         ]
         code = hashlib.sha256(json.dumps(code_parts).encode()).hexdigest()
-        self.run.launches.append(_DerivedLaunch(fn.name.rpartition(".")[2], code, constants, self._grid))
+        kernel = fn.name.rpartition(".")[2]
+        self.run.launches.append(_DerivedLaunch(kernel, code, constants, self._grid, self._numbers))
         self.run.end_at_limit()
         return True
 
     def _note_arguments(self, kernel: Any, args: Sequence[Any], grid: Any, kwargs: Mapping[str, Any]) -> None:
         self._grid = grid_of(kernel, args, grid, kwargs)
+        free = {each.name for each in kernel.params if not each.is_constexpr and not each.do_not_specialize}
+        given = {**dict(zip(kernel.arg_names, args, strict=False)), **kwargs}
+        self._numbers = [(name, value) for name, value in given.items() if name in free and type(value) is int]
 
     def _tune(self, tuner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         key, configurations = self._tuned(tuner, args, kwargs)
@@ -207,12 +232,15 @@ def _parts(derived: Sequence[_DerivedRun]) -> dict[str, int]:
             if most := max(len(run.launches) for run in runs):
                 parts[f"launches ({name})"] = most
     for run in derived:
-        if run.other.kind == "gradients":
+        if run.other.kind in ("gradients", "modes"):
             parts[f"operators ({run.other.name})"] = run.steps
+        if run.other.kind == "gradients" and run.saved_bytes:
+            parts[f"saved bytes ({run.other.name})"] = run.saved_bytes
     parts |= {f"refused ({name})": number for name, number in counted.items()}
     parts |= {"other dtypes": sum(typed)} if typed else {}
     for name, runs in _by_size(derived):
         parts |= {part: len(codes) for part, codes in _compilations(name, _without_largest(runs)).items()}
+        parts |= _specialised(name, _without_largest(runs))
         parts |= {part: int(axis > 0) for part, axis in _axes(name, runs).items()}
     return parts
 
@@ -240,6 +268,22 @@ def _compilations(name: str, runs: Sequence[_DerivedRun]) -> dict[str, set[str]]
         for kernel, key in run.tunings:
             codes.setdefault(f"tunings of {kernel} ({name})", set()).add(key)
     return codes
+
+
+def _specialised(name: str, runs: Sequence[_DerivedRun]) -> dict[str, int]:
+    """Whether a number that changes with the size is one by which Triton specialises each kernel, by part: then 1, and
+    multiples of 16, are compiled anew, which the followed sizes avoid."""
+    by_kernel: dict[str, list[set[tuple[str, int]]]] = {}
+    for run in runs:
+        numbers: dict[str, set[tuple[str, int]]] = {}
+        for launch in run.launches:
+            numbers.setdefault(launch.kernel, set()).update(launch.numbers)
+        for kernel, own in numbers.items():
+            by_kernel.setdefault(kernel, []).append(own)
+    return {
+        f"specialised sizes of {kernel} ({name})": int(any(own != several[0] for own in several))
+        for kernel, several in by_kernel.items()
+    }
 
 
 def _axes(name: str, runs: Sequence[_DerivedRun]) -> dict[str, int]:

@@ -9,10 +9,13 @@ On a GPU `autotune` holds the configurations that tuners have chosen.
 - `copies (transposed argument 0)`: copies that torch makes of, or for, that input; `(sizes)`: the most for any size.
 - `host reads (…)`, `launches (…)`: the most for any layout, and for any size.
 - `operators (frozen argument 1)`: operators and launches if that input needs no gradient; `(frozen parameters)`: if no
-  parameter of a module does.
+  parameter of a module does; `(without grad)`, `(under autocast)`: in that mode, under autocast with its casts.
+- `saved bytes (frozen argument 1)`: bytes that are kept for the backward pass then, without a module's parameters.
 - `refused (argument 0 as bfloat16)`: 1 if torch's operators refuse inputs of that dtype, which the reference takes.
 - `compilations of K (argument 0 dim 0)`: specialisations of a kernel over a few sizes of that dimension; `tunings of …`
   are the keys that its tuner looks up. Above one, a constant of the kernel depends on the size.
+- `specialised sizes of K (argument 0 dim 0)`: 1 if a number that changes with that size is one by which Triton
+  specialises, as it does unless `do_not_specialize` names it.
 - `grid axis of K (argument 0 dim 0)`: 0 if that size makes the first axis of the grid grow, and 1 if another axis
   grows, which ends at 65,535 programs.
 """

@@ -130,6 +130,34 @@ def counted_but_100(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -
     return x.sum(-1).where(index != -100, 0).sum()
 
 
+def some_without_label() -> torch.Tensor:
+    index = labels()
+    index[::4] = -100
+    return ids(index, 5, ignored=-100)
+
+
+def chosen(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -> torch.Tensor:
+    """Refuses what is neither ignored nor an index."""
+    return F.nll_loss(x, index, ignore_index=ignored, reduction="sum")
+
+
+def chosen_but(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -> torch.Tensor:
+    kept = index != ignored
+    return -x[kept, index[kept]].sum()
+
+
+def chosen_but_100(x: torch.Tensor, index: torch.Tensor, ignored: int = -100) -> torch.Tensor:
+    return chosen_but(x, index)
+
+
+def scaled(x: torch.Tensor, gain: float = 1.0, shift: float = 0.0) -> torch.Tensor:
+    return x * gain + shift
+
+
+def scaled_alone(x: torch.Tensor, gain: float = 1.0, shift: float = 0.0) -> torch.Tensor:
+    return x * gain
+
+
 def largest(x: torch.Tensor, block: int = 64) -> torch.Tensor:
     return x.reshape(-1, block).amax(-1)
 
@@ -171,6 +199,15 @@ def normed_by_two_steps(x: torch.Tensor) -> torch.Tensor:
 
 def normed_outside(x: torch.Tensor) -> torch.Tensor:
     return x / (x.square().mean(-1, keepdim=True).sqrt() + EPSILON)
+
+
+def turned_by(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """The table is that of all sequences, or has one for each."""
+    return torch.stack([each * (table[at] if table.ndim == 3 else table) for at, each in enumerate(x)])
+
+
+def turned_by_first(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return x * (table[:1] if table.dim() == 3 else table)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------------------
@@ -291,12 +328,19 @@ CASES = {
         Case(by_few_programs, in_turns, lambda x: x * 2, (plain(20, 12),),
              "right at 20, 32 and 48, wrong at 49: what is beyond 48"),
         Case(launched, summed, lambda x: x.square().sum(-1), (plain(20, 12),), "dim 1 grown to 701"),
+        Case(turned_by_first, turned_by, torch.mul, (plain(1, 6, 8), plain(6, 8, seed=1)),
+             "argument 0 (dim 0 grown to 2) and argument 1 (leading dim grown to 2)"),
+        Case(turned_by_first, turned_by, torch.mul, (plain(3, 6, 8), plain(6, 8, seed=1)),
+             "argument 1 (leading dim grown to 3)"),
     ],
     "scalars": [
         Case(decayed_apart, decayed_in_turn, decayed, (plain(8, 12), plain(8, 12, seed=1)), "options (decay=0.125)"),
         Case(lambda x, causal: x @ x.T * 0.25, scores, scores, (plain(9, 16), False), "True for False"),
         Case(scores_unscaled, scores, scores, (plain(9, 16), True), "options (scale=0.5)"),
         Case(counted_but_100, counted_but, counted_but, (plain(24, 12), labels()), "options (ignored=0)"),
+        Case(chosen_but_100, chosen_but, chosen, (plain(24, 5), some_without_label()),
+             "argument 1 (-100 replaced by 0) and options (ignored=0)"),
+        Case(scaled_alone, scaled, lambda x, **how: scaled(x, **how), (plain(8, 12),), "options (shift=0.125)"),
         Case(always_mean, lambda x, how="mean": reduced(x, how), reduced, (plain(8, 12),), "options (how='sum')"),
         Case(largest_of_first_part, largest_by_parts, largest, (plain(32, 64),), "options (block=512)"),
     ],
@@ -506,6 +550,23 @@ def test_where_the_reference_says_nothing_nothing_is_judged(
         call = Call(fn, args, reference, hard=only(kind))
         assert check(call).wrong == []
         assert run_hard(call, EVERYTHING).problem == ""
+
+
+def test_a_reference_that_takes_any_option_and_uses_none_accuses_nobody() -> None:
+    call = Call(scaled, (plain(8, 12),), lambda x, **_: x * 1.0, hard=only("scalars"))
+    assert run_hard(call, EVERYTHING).problem == ""
+
+
+def test_a_call_may_refuse_one_more_dimension() -> None:
+    def refusing(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        if len(table.shape) == 3:
+            raise NotImplementedError("one table for all")
+        return x * table
+
+    args = (plain(3, 6, 8), plain(6, 8, seed=1))
+    assert ("table", 3) in code_of(refusing, CPU).ranks
+    found = run_hard(Call(refusing, args, torch.mul, hard=only("thresholds")), EVERYTHING)
+    assert (found.problem, found.left_out) == ("", {"the candidate raises": 1})
 
 
 def test_sizes_of_different_ranks_belong_together() -> None:

@@ -23,9 +23,9 @@ from tests.check.hard_inputs.operators import normal
 SECONDS = 60.0  # enough for everything of so small calls
 
 
-def found(kind: str, fn: Any, args: tuple[Any, ...], reference: Any, **options: Any) -> HardResult:
-    """What derived inputs of one kind show."""
-    others = Hard(without=[each for each in HARD_KINDS if each != kind], reason="one kind at a time")
+def found(kinds: str, fn: Any, args: tuple[Any, ...], reference: Any, **options: Any) -> HardResult:
+    """What derived inputs of one kind, or of some, show."""
+    others = Hard(without=[each for each in HARD_KINDS if each not in kinds.split(", ")], reason="one kind at a time")
     return run_hard(Call(fn, args, reference, hard=others, **options), SECONDS)
 
 
@@ -469,6 +469,24 @@ def test_a_fake_that_says_something_else(name: str, fake: Callable[..., Any], wo
     problem = found("fakes", lambda x: turned(x) * 2, (x(),), lambda x: x.T * 2).problem
     assert f"fake implementation of perfguard_fakes::{name}" in problem
     assert words in problem
+
+
+def test_a_fake_that_says_something_else_of_another_option() -> None:
+    @torch.library.custom_op("perfguard_fakes::told", mutates_args=())
+    def told(x: torch.Tensor, twice: bool) -> torch.Tensor:
+        return x.expand(1 + twice, *x.shape).clone(memory_format=torch.contiguous_format)
+
+    told.register_fake(lambda x, twice: x.new_empty((1, *x.shape)))
+
+    def both(x: torch.Tensor, twice: bool = False) -> torch.Tensor:
+        return told(x, twice)
+
+    def reference(x: torch.Tensor, twice: bool = False) -> torch.Tensor:
+        return x.expand(1 + twice, *x.shape).clone()
+
+    problem = found("fakes, scalars", both, (x(grad=False),), reference).problem
+    assert "options (twice=True) and fake implementations of custom operators: fake implementation" in problem
+    assert "output 0: shape [1, 8, 16], the operator's is [2, 8, 16]" in problem
 
 
 def test_right_fakes_are_quiet_and_none_is_no_fault() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -102,10 +103,13 @@ def test_what_is_read_of_a_kernel(reader: Reader) -> None:
         "host reads (sizes)": 0,
         "launches (sizes)": 1,
         "compilations of rows_kernel (argument 0 dim 0)": 1,
+        "specialised sizes of rows_kernel (argument 0 dim 0)": 1,  # the count of tokens
         "grid axis of rows_kernel (argument 0 dim 0)": 0,
         "compilations of rows_kernel (argument 0 dim 1)": 1,
+        "specialised sizes of rows_kernel (argument 0 dim 1)": 1,
         "grid axis of rows_kernel (argument 0 dim 1)": 1,
         "compilations of rows_kernel (argument 0 dim 2)": 2,  # 32 and 64: others are refused
+        "specialised sizes of rows_kernel (argument 0 dim 2)": 0,  # it is a constant
         **{f"refused (argument 0 and argument 1 as {name})": 0 for name in ("bfloat16", "float16", "float64")},
         **{f"refused (argument {number} as bfloat16)": 0 for number in (0, 1)},
         "refused (layouts)": 0,
@@ -209,6 +213,15 @@ def test_faults_that_the_given_inputs_do_not_show(reader: Reader, name: str) -> 
     verdict = changed(reader, *pairs)
     assert verdict.word is Word.CHANGED
     assert reason in verdict.reason
+
+
+def test_a_size_that_is_specialised_although_no_other_size_compiles_anew(reader: Reader) -> None:
+    before = reading(reader, rows(reader, ("@triton.jit", '@triton.jit(do_not_specialize=["tokens"])')))
+    after = reading(reader, rows(reader))
+    assert before is not None
+    assert after is not None
+    reason = judge_exact(after, before.value).reason
+    assert reason.endswith("other_inputs specialised sizes of rows_kernel (argument 0 dim 0) 0 -> 1")
 
 
 def test_the_backward_pass_has_readings_of_its_own(reader: Reader) -> None:
@@ -331,6 +344,40 @@ def test_operators_for_the_frozen_parameters_of_a_module_are_counted(reader: Rea
     assert all(layer.weight.requires_grad and layer.weight.grad is None for layer in layers)
     alone = parts_of(reader, Call(layers[0], (x.detach(),), layers[0]), "backward")
     assert "operators (frozen parameters)" not in alone
+
+
+def test_bytes_that_are_kept_for_a_frozen_input_are_counted(reader: Reader) -> None:
+    """Parameters of a module exist without a call."""
+    x, weight = torch.randn(6, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    for fn, kept in ((Product.apply, 6 * 4 + 5 * 4), (lambda x, weight, _: x @ weight.T, 6 * 4)):
+        parts = parts_of(reader, Call(fn, (x, weight, False), fn))
+        assert parts["saved bytes (frozen argument 0)"] == 4 * kept
+    layer = Layer(needed=False)
+    assert parts_of(reader, Call(layer, (x,), layer))["saved bytes (frozen parameters)"] == 4 * 6 * 4
+
+
+def doubled_if(cond: Callable[[], bool]) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x * 2 + 0 if cond() else x * 2
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return x @ x.T
+
+
+@pytest.mark.usefixtures("no_triton")
+@pytest.mark.parametrize(
+    ("mode", "more", "fewer"),
+    [
+        ("without grad", doubled_if(lambda: not torch.is_grad_enabled()), lambda x: x * 2),
+        ("under autocast", lambda x: x @ x.T, wide),
+    ],
+)
+def test_operators_in_a_mode_are_counted(reader: Reader, mode: str, more: Any, fewer: Any) -> None:
+    x = torch.randn(6, 4, requires_grad=True)
+    more_parts, fewer_parts = (parts_of(reader, Call(fn, (x,), fn)) for fn in (more, fewer))
+    assert more_parts[f"operators ({mode})"] > fewer_parts[f"operators ({mode})"]
+    assert f"operators ({mode})" not in parts_of(reader, Call(more, (x.detach(),), more))
 
 
 def refuses(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
