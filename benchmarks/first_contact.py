@@ -142,14 +142,14 @@ def test_slow(perfguard):
 
 @dataclass(frozen=True)
 class Ran:
-    """One command at one commit. `wall` and `processor` in seconds."""
+    """One command at one commit. `wall` and `processor` in seconds; None if nobody read it."""
 
     row: str
     side: str
     command: str
     status: int
     wall: float
-    processor: float
+    processor: float | None
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,8 @@ class Side:
             round(time.monotonic() - started, 1), round(_processor() - before, 1),
         )  # fmt: skip
         print(
-            f"{ran.side:>6}  {ran.wall:7.1f} s wall  {ran.processor:7.1f} s processor  {ran.status}  {row}", flush=True
+            f"{ran.side:>6}  {ran.wall:7.1f} s wall  {_seconds(ran.processor):>9} processor  {ran.status}  {row}",
+            flush=True,
         )
         return ran
 
@@ -274,17 +275,18 @@ ROWS_OF: dict[str, Callable[[Side], Iterator[Ran]]] = {
 def table(runs: list[Ran]) -> str:
     """The runs as Markdown, a row for each command: seconds at the earlier commit, now, and their ratio."""
     lines = []
+    fields = [field for field in ("wall", "processor") if any(getattr(ran, field) is not None for ran in runs)]
     for row in dict.fromkeys(ran.row for ran in runs):
         sides = {ran.side: ran for ran in runs if ran.row == row}
         old, new = sides.get("before"), sides.get("now")
         cells = [
             cell
-            for field in ("wall", "processor")
+            for field in fields
             for before, now in [(old and getattr(old, field), new and getattr(new, field))]
             for cell in (_seconds(before), _seconds(now), f"{now / before:.2f}" if before and now else "")
         ]
         lines.append([row, *cells])
-    head = ["command", "wall before", "now", "", "processor before", "now", ""]
+    head = ["command", *(name for field in fields for name in (f"{field} before", "now", ""))]
     return "\n".join(markdown(head, lines))
 
 

@@ -273,6 +273,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "cpu-hard.json": hard,
     "first-contact.json": first_contact,
     "first-contact-lane.json": first_contact,
+    "first-contact-h200.json": first_contact,
     "loaded-guard.json": loaded,
     "observed.json": observed,
     "h200-x2.json": ranks,
