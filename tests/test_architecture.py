@@ -154,6 +154,7 @@ BUDGETS = [
         500,
         "what a third set of public reports asked for; right code that was accused; lost waits",
     ),
+    ("tests/**/*.py", 150, "calls in modes and with other options, and what is kept for frozen inputs"),
     ("tests/**/*.py", 400, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
     (
         "tests/**/*.py",
