@@ -74,7 +74,11 @@ BUDGETS = [
     ),
     ("perfguard/check/**/*.py", 100, "groups without rows and masks with holes where no test marks them; empty sizes"),
     ("perfguard/check/**/*.py", 50, "kinds that were tried with a code, in another case or run, are not new"),
-    ("perfguard/check/**/*.py", 100, "ids that follow options, fakes of other options, tables and masks of each sequence"),
+    (
+        "perfguard/check/**/*.py",
+        100,
+        "ids that follow options, fakes of other options, tables and masks of each sequence",
+    ),
     ("perfguard/github/**/*.py", 2_350, ""),
     (
         "perfguard/github/**/*.py",
@@ -94,7 +98,11 @@ BUDGETS = [
     ("perfguard/measure/**/*.py", 10_350, ""),
     ("perfguard/measure/**/*.py", 50, "a kernel with fewer waits, barriers or hints than the base's"),
     ("perfguard/measure/**/*.py", 250, "why a case is slower: counters of two vendors' profilers, of two sides"),
-    ("perfguard/measure/**/*.py", 50, "what is kept for frozen inputs; autocast; sizes by which kernels are specialised"),
+    (
+        "perfguard/measure/**/*.py",
+        50,
+        "what is kept for frozen inputs; autocast; sizes by which kernels are specialised",
+    ),
     ("perfguard/model/**/*.py", 1_650, ""),
     ("perfguard/model/**/*.py", 300, "doubts, bases of records, differences that are shown whole, sessions that join"),
     ("perfguard/model/**/*.py", 50, "no process outlives the one that started it, in any room"),
@@ -154,6 +162,7 @@ BUDGETS = [
         500,
         "what a third set of public reports asked for; right code that was accused; lost waits",
     ),
+    ("tests/**/*.py", 150, "calls in modes and with other options, and what is kept for frozen inputs"),
     ("tests/**/*.py", 400, "profilers' outputs, and perfguard explain with programs of their names on PATH"),
     (
         "tests/**/*.py",

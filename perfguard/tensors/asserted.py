@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from perfguard._compat.torch_internals import schema_of
 from perfguard._compat.torch_utils import DispatchMode, are_unfolded, is_fake
 
 
@@ -25,7 +26,7 @@ def refuse_asserted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     checks = _CHECKS.get(func.overloadpacket.__name__.rstrip("_").removeprefix("_unsafe_"))
     if checks is None:
         return
-    names = (argument.name for argument in func._schema.arguments)
+    names = (argument.name for argument in schema_of(func).arguments)
     checks(func, {**dict(zip(names, args, strict=False)), **kwargs})
 
 
@@ -97,7 +98,7 @@ def _classes(func: Any, named: Mapping[str, Any]) -> None:
 def _probabilities(func: Any, named: Mapping[str, Any]) -> None:
     """Of `bernoulli_` the tensor itself is the result."""
     weights = func.overloadpacket.__name__ == "multinomial"
-    p = named["self"] if func._overloadname == "default" else named.get("p")
+    p = named["self"] if not schema_of(func).overload_name else named.get("p")
     if not isinstance(p, torch.Tensor) or _is_free(p):
         return
     known = (p >= 0) & p.isfinite() & ((p.sum(-1, keepdim=True) > 0) if weights else (p <= 1))

@@ -11,7 +11,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 import torch
@@ -62,7 +62,6 @@ _NEAR_EPSILON = (0.5, 1, 2)  # Powers of an epsilon that is added to a square, t
 _FEW = 4  # columns of places, so that pairs of them have different rates
 _ALIKE = 3  # tensors with as many tokens: their product with each other is as large as its square
 _MOST_TWINS = 5  # of several equal tensors the last ones are times 2^5
-_MOST_FAKES = 6  # options with which fake implementations are compared
 _LEAST_POWER = -60  # Squares of float32 are still normal numbers.
 # The first product is 2^14. A sum in bfloat16 then loses the 1,024 ones, 6 % of the result; the rule allows 2 %.
 TERMS, _FIRST_ROW, _FIRST_OF_ROW = 1024, "row 0 times 2^7", "outlier 2^7 at first"
@@ -252,9 +251,11 @@ def _scalars(given: _Given) -> Iterable[Parts]:
 
 
 def _fakes(given: _Given) -> Iterable[Parts]:
-    """Fake implementations of operators that are told other numbers and options."""
+    """Fake implementations of operators that are told other numbers and options, at once and alone."""
     fakes = [part for part in called_parts(given.call) if part.kind == "fakes"]
-    yield from ([*fakes, *parts] for parts in (islice(_scalars(given), _MOST_FAKES) if fakes else ()))
+    hidden, _ = scalars_of(given.call, given.leaves) if fakes else ([], [])
+    parts = [Part("scalars", steps[0]) for steps in hidden]
+    yield from ([*fakes, *others] for others in (parts, *([part] for part in parts)) if others)
 
 
 def _equal_values(given: _Given) -> Iterable[Parts]:
