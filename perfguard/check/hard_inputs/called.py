@@ -20,9 +20,18 @@ from perfguard._compat.torch_internals import has_own_fakes
 from perfguard.check.hard_inputs.comparison import Outcome, Usual
 from perfguard.check.hard_inputs.derivation import CALLED, INCOMING, TRAINED, TWICE, Derivation, Part, leaves_of
 from perfguard.check.hard_inputs.fakes import FAKES, judge_fakes
-from perfguard.check.hard_inputs.in_place import changed, distinct_floats, fill, filled, ignored, on_copies, put_back
+from perfguard.check.hard_inputs.in_place import (
+    changed,
+    distinct_floats,
+    fill,
+    filled,
+    ignored,
+    on_copies,
+    put_back,
+    restored,
+)
 from perfguard.check.hard_inputs.state import State, owner_of
-from perfguard.check.hard_inputs.values import is_mask, is_paired, takes_values
+from perfguard.check.hard_inputs.values import is_mask, is_paired, takes_values, with_values
 from perfguard.check.hard_inputs.verdict import defines_the_domain, judged
 from perfguard.check.numerics.procedure import LeftOut, Procedure, Run, differentiated
 from perfguard.check.numerics.trial import Inputs, trained
@@ -39,6 +48,7 @@ CHANGED = {what: f"call again after the {what} changed in place" for what in (PA
 UNTRACKED = [f"{text}, without grad" for text in CHANGED.values()]
 REPLACED = "call again after the parameters were replaced through .data"
 KEPT = "a result that is kept while a call on other values is made"
+DIFFERENT = "different values in parameters and buffers of one value"
 STEP = "second step on what the first has written"
 _SEQUENCES = (*CHANGED.values(), *UNTRACKED, REPLACED, STEP)
 AUTOCAST = "under autocast to bfloat16"
@@ -76,6 +86,7 @@ def called_parts(call: Call) -> list[Part]:
         *(Part("sequences", {CALLED: text}) for text in _sequences(call)),
         *_turns_of(_modes(call), _gradients(call)),
         *(Part("dtypes", steps) for steps in dtype_steps(call)),
+        *([Part("equal values", {CALLED: DIFFERENT})] if _of_one_value(call) else []),
     ]
 
 
@@ -147,6 +158,20 @@ def _floats(call: Call) -> dict[int, torch.Tensor]:
         for place, leaf in enumerate(leaves_of(call))
         if isinstance(leaf, torch.Tensor) and takes_values(leaf) and leaf.dtype in _OTHERS
     }
+
+
+def _of_one_value(call: Call) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Parameters and buffers of both modules that hide their code, as a bias of zeros does before it is trained."""
+    sides = [fn for fn in (call.fn, call.reference) if isinstance(fn, torch.nn.Module)]
+    if len(sides) < 2:
+        return []
+    mine, theirs = (dict(side.named_parameters()) | dict(side.named_buffers()) for side in sides)
+    pairs = [(mine[name], theirs[name]) for name in mine if name in theirs]
+    return [
+        (a, b)
+        for a, b in pairs
+        if takes_values(a) and a.numel() > 1 and bool((a == a.reshape(-1)[0]).all()) and a.equal(b)
+    ]
 
 
 def _buffers_of(sides: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
@@ -259,6 +284,12 @@ class Called(Procedure):
                 cast = [each for side in by_side for each in side] + _buffers_of(sides)
                 for tensor in {id(each): each for each in cast}.values():
                     stack.enter_context(changed(tensor, "data", tensor.data.to(dtype)))
+            elif self.text == DIFFERENT:
+                pairs = _of_one_value(self._call)
+                stack.enter_context(restored([each for pair in pairs for each in pair]))
+                with torch.no_grad():
+                    for mine, theirs in pairs:
+                        theirs.copy_(mine.copy_(with_values(mine, "different")))
             yield
 
     def call(self, run: Run) -> Any:
