@@ -160,18 +160,24 @@ def _floats(call: Call) -> dict[int, torch.Tensor]:
     }
 
 
-def _of_one_value(call: Call) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Parameters and buffers of both modules that hide their code, as a bias of zeros does before it is trained."""
+def _of_one_value(call: Call) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Parameters of one value and buffers of zeros that both modules have, by name: they hide their code, as a bias of
+    zeros does before it is trained. Other buffers may have to agree with each other, such as a scale and its inverse.
+    """
     sides = [fn for fn in (call.fn, call.reference) if isinstance(fn, torch.nn.Module)]
     if len(sides) < 2:
-        return []
-    mine, theirs = (dict(side.named_parameters()) | dict(side.named_buffers()) for side in sides)
-    pairs = [(mine[name], theirs[name]) for name in mine if name in theirs]
-    return [
-        (a, b)
-        for a, b in pairs
-        if takes_values(a) and a.numel() > 1 and bool((a == a.reshape(-1)[0]).all()) and a.equal(b)
-    ]
+        return {}
+    parameters = [dict(side.named_parameters()) for side in sides]
+    mine, theirs = (own | dict(side.named_buffers()) for own, side in zip(parameters, sides, strict=True))
+    both = {name: (mine[name], theirs[name]) for name in mine if name in theirs}
+    return {name: pair for name, pair in both.items() if _hide_code(*pair, zero=name not in parameters[0])}
+
+
+def _hide_code(mine: torch.Tensor, theirs: torch.Tensor, *, zero: bool) -> bool:
+    alike = (mine.shape, mine.dtype, mine.device) == (theirs.shape, theirs.dtype, theirs.device)
+    if not alike or mine.numel() < 2 or not takes_values(mine) or not mine.equal(theirs):
+        return False
+    return bool((mine == (0 if zero else mine.reshape(-1)[0])).all())
 
 
 def _buffers_of(sides: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
@@ -285,7 +291,8 @@ class Called(Procedure):
                 for tensor in {id(each): each for each in cast}.values():
                     stack.enter_context(changed(tensor, "data", tensor.data.to(dtype)))
             elif self.text == DIFFERENT:
-                pairs = _of_one_value(self._call)
+                written = [name.removeprefix("buffer ") for name in self._state.names]  # such as a cache's unused rows
+                pairs = [pair for name, pair in _of_one_value(self._call).items() if name not in written]
                 stack.enter_context(restored([each for pair in pairs for each in pair]))
                 with torch.no_grad():
                     for mine, theirs in pairs:
