@@ -616,6 +616,25 @@ def test_parameters_and_buffers_of_one_value_get_different_ones() -> None:
     assert not gated.bias.any()
 
 
+class Divided(nn.Module):
+    """Divides by a scale of ones; `inverse`: multiplies by the inverse, which it keeps beside it."""
+
+    def __init__(self, inverse: bool) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(16))
+        for name in ("scale", "scale_inverse"):
+            self.register_buffer(name, torch.ones(16))
+        self.inverse = inverse
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * (x * self.scale_inverse if self.inverse else x / self.scale)
+
+
+def test_buffers_that_have_to_agree_stay_as_they_are() -> None:
+    result = found("equal values", Divided(inverse=True), (x(),), Divided(inverse=False))
+    assert (result.problem, result.ran["equal values"]) == ("", 1)
+
+
 def test_buffers_are_cast_with_their_module() -> None:
     assert "parameters as bfloat16: output" in found("dtypes", Gated("cast"), (x(),), Gated()).problem
     assert found("dtypes", Gated(), (x(),), Gated()).problem == ""
