@@ -269,6 +269,7 @@ SOURCES: dict[str, Callable[[Data], str]] = {
     "reports.json": public_reports,
     "reports-later.json": public_reports,
     "reports-third.json": public_reports,
+    "reports-fourth.json": public_reports,
     "h200-hard.json": hard,
     "cpu-hard.json": hard,
     "first-contact.json": first_contact,

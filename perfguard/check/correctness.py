@@ -352,7 +352,9 @@ def _or_declared(modified: str) -> str:
     if found is None:
         return modified
     place = found[1] or f'"{GRADIENTS}"'
-    return f"{modified}; where that is meant, declare it: clobbers=({place},)"
+    result = found[1] and "in the backward pass" not in modified
+    compared = f"mutates=({place},), which is compared, or " if result else ""
+    return f"{modified}; where that is meant, declare it: {compared}clobbers=({place},)"
 
 
 def _less_accurate(accuracy: Accuracy) -> str:

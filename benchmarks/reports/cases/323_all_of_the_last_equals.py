@@ -19,8 +19,11 @@ def reference(p, k):
     return kept / kept.sum(-1, keepdim=True)
 
 def test_best(perfguard):
+    from perfguard import Hard
+
     p = torch.randn(8, 200, device=perfguard.device).softmax(-1)
-    perfguard(best, p, 10, reference=reference)
+    hard = Hard(without=["non-finite"], reason="a probability that is NaN is not kept")
+    perfguard(best, p, 10, reference=reference, hard=hard)
 
 # ---- shows ----
 def shows():

@@ -20,9 +20,18 @@ from perfguard._compat.torch_internals import has_own_fakes
 from perfguard.check.hard_inputs.comparison import Outcome, Usual
 from perfguard.check.hard_inputs.derivation import CALLED, INCOMING, TRAINED, TWICE, Derivation, Part, leaves_of
 from perfguard.check.hard_inputs.fakes import FAKES, judge_fakes
-from perfguard.check.hard_inputs.in_place import changed, distinct_floats, fill, filled, ignored, on_copies, put_back
+from perfguard.check.hard_inputs.in_place import (
+    changed,
+    distinct_floats,
+    fill,
+    filled,
+    ignored,
+    on_copies,
+    put_back,
+    restored,
+)
 from perfguard.check.hard_inputs.state import State, owner_of
-from perfguard.check.hard_inputs.values import is_mask, is_paired, takes_values
+from perfguard.check.hard_inputs.values import is_mask, is_paired, takes_values, with_values
 from perfguard.check.hard_inputs.verdict import defines_the_domain, judged
 from perfguard.check.numerics.procedure import LeftOut, Procedure, Run, differentiated
 from perfguard.check.numerics.trial import Inputs, trained
@@ -39,6 +48,7 @@ CHANGED = {what: f"call again after the {what} changed in place" for what in (PA
 UNTRACKED = [f"{text}, without grad" for text in CHANGED.values()]
 REPLACED = "call again after the parameters were replaced through .data"
 KEPT = "a result that is kept while a call on other values is made"
+DIFFERENT = "different values in parameters and buffers of one value"
 STEP = "second step on what the first has written"
 _SEQUENCES = (*CHANGED.values(), *UNTRACKED, REPLACED, STEP)
 AUTOCAST = "under autocast to bfloat16"
@@ -76,6 +86,7 @@ def called_parts(call: Call) -> list[Part]:
         *(Part("sequences", {CALLED: text}) for text in _sequences(call)),
         *_turns_of(_modes(call), _gradients(call)),
         *(Part("dtypes", steps) for steps in dtype_steps(call)),
+        *([Part("equal values", {CALLED: DIFFERENT})] if _of_one_value(call) else []),
     ]
 
 
@@ -147,6 +158,26 @@ def _floats(call: Call) -> dict[int, torch.Tensor]:
         for place, leaf in enumerate(leaves_of(call))
         if isinstance(leaf, torch.Tensor) and takes_values(leaf) and leaf.dtype in _OTHERS
     }
+
+
+def _of_one_value(call: Call) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Parameters of one value and buffers of zeros that both modules have, by name: they hide their code, as a bias of
+    zeros does before it is trained. Other buffers may have to agree with each other, such as a scale and its inverse.
+    """
+    sides = [fn for fn in (call.fn, call.reference) if isinstance(fn, torch.nn.Module)]
+    if len(sides) < 2:
+        return {}
+    parameters = [dict(side.named_parameters()) for side in sides]
+    mine, theirs = (own | dict(side.named_buffers()) for own, side in zip(parameters, sides, strict=True))
+    both = {name: (mine[name], theirs[name]) for name in mine if name in theirs}
+    return {name: pair for name, pair in both.items() if _hide_code(*pair, zero=name not in parameters[0])}
+
+
+def _hide_code(mine: torch.Tensor, theirs: torch.Tensor, *, zero: bool) -> bool:
+    alike = (mine.shape, mine.dtype, mine.device) == (theirs.shape, theirs.dtype, theirs.device)
+    if not alike or mine.numel() < 2 or not takes_values(mine) or not mine.equal(theirs):
+        return False
+    return bool((mine == (0 if zero else mine.reshape(-1)[0])).all())
 
 
 def _buffers_of(sides: Sequence[torch.nn.Module]) -> list[torch.Tensor]:
@@ -259,6 +290,13 @@ class Called(Procedure):
                 cast = [each for side in by_side for each in side] + _buffers_of(sides)
                 for tensor in {id(each): each for each in cast}.values():
                     stack.enter_context(changed(tensor, "data", tensor.data.to(dtype)))
+            elif self.text == DIFFERENT:
+                written = [name.removeprefix("buffer ") for name in self._state.names]  # such as a cache's unused rows
+                pairs = [pair for name, pair in _of_one_value(self._call).items() if name not in written]
+                stack.enter_context(restored([each for pair in pairs for each in pair]))
+                with torch.no_grad():
+                    for mine, theirs in pairs:
+                        theirs.copy_(mine.copy_(with_values(mine, "different")))
             yield
 
     def call(self, run: Run) -> Any:

@@ -316,6 +316,38 @@ def sums_of_kept(x: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     return x.where(keep, 0).sum(-1)
 
 
+def means_in_pages(x: torch.Tensor, lengths: torch.Tensor, beyond: int = 0) -> torch.Tensor:
+    """(B, P, T), (B,) -> (B,): the mean of each row's first elements, page by page; a page too many is `beyond`."""
+    size, made = x.shape[2], []
+    for row, length in zip(x, lengths.tolist(), strict=True):
+        count = length // size + beyond if beyond else -(-length // size)
+        made.append(row[:count].flatten()[: length if length % size else count * size].mean())
+    return torch.stack(made)
+
+
+PAGED = torch.tensor([18, 7, 13])
+
+
+def means_without_pages(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return means_in_turn(x.flatten(1), lengths)
+
+
+def best(x: torch.Tensor) -> torch.Tensor:
+    return x.argmax(-1)
+
+
+def best_in_a_byte(x: torch.Tensor) -> torch.Tensor:
+    return best(x).to(torch.uint8).long()
+
+
+def best_in_what_it_needs(x: torch.Tensor) -> torch.Tensor:
+    return best_in_a_byte(x) if x.shape[-1] <= 256 else best(x)
+
+
+def kept_share(x: torch.Tensor, share: float) -> torch.Tensor:
+    return x * (1 / (1 - share)) if share < 1 else x * 0
+
+
 CASES = {
     "equal sizes": [
         Case(distances_by_columns, distances, lambda x, y: torch.cdist(x, y).square(), (plain(24, 8), plain(24, 8)),
@@ -332,6 +364,7 @@ CASES = {
              "argument 0 (dim 0 grown to 2) and argument 1 (leading dim grown to 2)"),
         Case(turned_by_first, turned_by, torch.mul, (plain(3, 6, 8), plain(6, 8, seed=1)),
              "argument 1 (leading dim grown to 3)"),
+        Case(best_in_a_byte, best_in_what_it_needs, best, (plain(40, 32),), "dim 1 grown to 512, "),
     ],
     "scalars": [
         Case(decayed_apart, decayed_in_turn, decayed, (plain(8, 12), plain(8, 12, seed=1)), "options (decay=0.125)"),
@@ -343,6 +376,8 @@ CASES = {
         Case(scaled_alone, scaled, lambda x, **how: scaled(x, **how), (plain(8, 12),), "options (shift=0.125)"),
         Case(always_mean, lambda x, how="mean": reduced(x, how), reduced, (plain(8, 12),), "options (how='sum')"),
         Case(largest_of_first_part, largest_by_parts, largest, (plain(32, 64),), "options (block=512)"),
+        Case(lambda x, share: x / torch.tensor(1 - share), kept_share, kept_share, (plain(8, 12), 0.25),
+             "1.0 for 0.25"),
     ],
     "equal values": [
         Case(lambda x, gain: x * gain[0], lambda x, gain: gain * x, torch.mul, (plain(8, 12), torch.ones(12)),
@@ -354,6 +389,8 @@ CASES = {
         Case(running_up_to_12, running, lambda x: x.cumsum(0), (plain(40, 4),), "options (chunk=16)"),
     ],
     "unmarked integers": [
+        Case(partial(means_in_pages, beyond=1), means_in_pages, means_without_pages, (plain(3, 5, 4), PAGED),
+             "argument 1 (18 replaced by 16)"),
         Case(means_of_pages, means, means_in_turn, (plain(3, 20), LENGTHS), "argument 1 (16 replaced by 15)"),
         Case(partial(sums_of_counts, least=1), sums_of_counts, sums_of_groups, (plain(24, 8), COUNTS),
              "argument 1 (numbers 0 8 7 9)"),
@@ -405,6 +442,25 @@ def test_a_correct_twin_is_not_accused(kind: str, case: Case) -> None:
     assert found.problem == ""
     assert found.ran[kind]
     assert found.waiting == {}
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_an_option_that_is_switched_off_by_its_default(right: bool) -> None:
+    def banded(x: torch.Tensor, left: int = -1, right: int = -1) -> torch.Tensor:
+        x = x.tril(right) if right >= 0 else x
+        return x.triu(-left) if left >= 0 else x
+
+    def by_one_mask(x: torch.Tensor, left: int = -1, right: int = -1) -> torch.Tensor:
+        ahead = torch.arange(x.shape[1]) - torch.arange(x.shape[0])[:, None]
+        most = right if right >= 0 else len(ahead)
+        return x.where((ahead <= most) & (ahead >= -left), 0) if left >= 0 or right >= 0 else x
+
+    options = {"left": 2, "right": 0}
+    call = Call(banded if right else by_one_mask, (plain(9, 9),), banded, kwargs=options, hard=only("scalars"))
+    assert check(call).wrong == []
+    problem = run_hard(call, EVERYTHING).problem
+    assert ("options (left=-1)" in problem) != right
+    assert (problem == "") == right
 
 
 def test_the_most_telling_input_has_the_first_turn_in_every_order_and_again_with_other_code() -> None:

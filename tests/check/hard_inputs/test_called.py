@@ -255,6 +255,71 @@ def test_a_graph_that_is_used_again() -> None:
     assert words in found("modes", Reused.apply, (x(),), torch.square).problem
 
 
+class Attended(torch.autograd.Function):
+    """(p, lse) of scores; `early`: no gradient at all where only that of `lse` comes in."""
+
+    @staticmethod
+    def forward(ctx: Any, s: torch.Tensor, early: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        p, ctx.early = s.softmax(-1), early
+        ctx.save_for_backward(p)
+        return p, s.logsumexp(-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
+        (p,), (g, of_lse) = ctx.saved_tensors, gradients
+        made = torch.zeros_like(p)
+        if g is not None:
+            made = made + p * (g - (p * g).sum(-1, keepdim=True))
+        if of_lse is not None and not (ctx.early and g is None):
+            made = made + p * of_lse[:, None]
+        return made, None
+
+
+def attended(s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return s.softmax(-1), s.logsumexp(-1)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_loss_of_one_output(early: bool) -> None:
+    problem = found("modes", lambda s: Attended.apply(s, early), (x(),), attended).problem
+    assert problem == "" or ("incoming gradients (of output 1 alone): gradient of argument 0" in problem) == early
+    assert bool(problem) == early
+
+
+def weighted(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x * w / w.square().sum()
+
+
+class WithoutItsOwn(torch.autograd.Function):
+    """Gives no gradient of its second argument."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(w)
+        return weighted(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (w,) = ctx.saved_tensors
+        return weighted(gradients[0], w), None
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"),
+    [
+        (lambda x, w: x * w / w.detach().square().sum(), "argument 1 (trained): gradient of argument 1"),
+        (lambda x, w: x * (w / (w * w).sum()), ""),
+        (WithoutItsOwn.apply, ""),
+    ],
+)
+def test_a_gradient_by_what_a_test_does_not_differentiate_by(fn: Callable[..., Any], words: str) -> None:
+    hard = Hard(without=[each for each in HARD_KINDS if each not in ("modes", "values")], reason="one kind at a time")
+    problem = run_hard(Call(fn, (x(), x(16, grad=False)), weighted, hard=hard), SECONDS).problem
+    assert words in problem
+    assert bool(problem) == bool(words)
+
+
 def test_a_compiled_candidate_is_called_otherwise_without_being_compiled_anew() -> None:
     """Modes and dtypes would use up the variants that torch compiles, and fakes would end compilation."""
     torch.compiler.reset()
@@ -517,3 +582,78 @@ def test_a_base_is_asked_the_same() -> None:
 def test_every_way_is_named_once() -> None:
     ways = [repr(part) for part in called_parts(Call(Biased(), (x(),), Biased()))]
     assert len(ways) == len({*ways}) > 15
+
+
+# -- results that are kept, and modules as they are before training ----------------------------------------------------
+
+
+class Buffered:
+    """Doubles into a buffer that it keeps; `own`: it returns a copy."""
+
+    def __init__(self, own: bool) -> None:
+        self._kept: dict[Any, torch.Tensor] = {}
+        self._own = own
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = self._kept.setdefault(x.shape, torch.empty(x.shape))
+        torch.mul(x, 2, out=out)
+        return out.clone() if self._own else out
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_result_is_not_overwritten_by_the_next_call(own: bool) -> None:
+    problem = found("sequences", Buffered(own), (x(grad=False),), lambda x: x + x).problem
+    assert problem == "" if own else "a result that is kept while a call on other values is made: output" in problem
+
+
+class Gated(nn.Module):
+    """A bias of zeros chooses columns; `fault`: it also adds to them. Angles are made of rates that it keeps."""
+
+    bias: torch.Tensor
+    rates: torch.Tensor
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.gain = nn.Parameter(normal(16, seed=3, grad=False))
+        self.register_buffer("bias", torch.zeros(16))
+        self.register_buffer("rates", torch.logspace(0, -2, 16) * 300)
+        self.fault = fault
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rates = self.rates.float() if self.fault == "cast" else torch.logspace(0, -2, 16) * 300
+        gain = self.gain * rates.cos().to(x.dtype)
+        chosen = x.where(x + self.bias > 0, 0) * gain
+        return chosen + self.bias.to(x.dtype) * gain if self.fault == "adds" else chosen
+
+
+def test_parameters_and_buffers_of_one_value_get_different_ones() -> None:
+    problem = found("equal values", Gated("adds"), (x(),), Gated()).problem
+    assert "different values in parameters and buffers of one value: output" in problem
+    gated = Gated()
+    assert found("equal values", gated, (x(),), Gated()).problem == ""
+    assert not gated.bias.any()
+
+
+class Divided(nn.Module):
+    """Divides by a scale of ones; `inverse`: multiplies by the inverse, which it keeps beside it."""
+
+    def __init__(self, inverse: bool) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(16))
+        for name in ("scale", "scale_inverse"):
+            self.register_buffer(name, torch.ones(16))
+        self.inverse = inverse
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.gain * (x * self.scale_inverse if self.inverse else x / self.scale)
+
+
+def test_buffers_that_have_to_agree_stay_as_they_are() -> None:
+    result = found("equal values", Divided(inverse=True), (x(),), Divided(inverse=False))
+    assert (result.problem, result.ran["equal values"]) == ("", 1)
+
+
+def test_buffers_are_cast_with_their_module() -> None:
+    assert "parameters as bfloat16: output" in found("dtypes", Gated("cast"), (x(),), Gated()).problem
+    assert found("dtypes", Gated(), (x(),), Gated()).problem == ""
+    assert found("dtypes", Gated("cast"), (x(),), partial(nn.Module.__call__, Gated())).problem == ""
