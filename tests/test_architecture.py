@@ -127,12 +127,13 @@ BUDGETS = [
     ("perfguard/render/**/*.py", 250, "upgrades, kernel by kernel; old faults"),
     ("perfguard/render/**/*.py", 100, "guarded cases with one cause are one finding; times that are only shown"),
     ("perfguard/render/html/page.[chj]*", 350, ""),
-    ("perfguard/session/**/*.py", 3_250, ""),
+    ("perfguard/session/**/*.py", 3_450, ""),
     (
         "perfguard/render/**/*.py",
-        500,
-        "a row for each cause, in terminal, comment and page; shown by examples of 3, 40 and 400 findings",
+        550,
+        "a row for each cause, in terminal, comment, page and annotations; shown by examples of 3, 40 and 400 findings",
     ),
+    ("perfguard/render/**/*.py", 50, "a case's history by commit, beside what it shares of the ceilings"),
     ("perfguard/render/html/page.[chj]*", 50, "causes first; process pairs as dots"),
     ("perfguard/session/**/*.py", 750, "the base of each case's record, its answers, and environments of two sides"),
     (

@@ -50,6 +50,7 @@ from perfguard.render.findings import BaselineEdit
 from perfguard.render.markdown import render_markdown
 from perfguard.render.overview import Overview
 from perfguard.session.pairing.worktrees import is_code
+from perfguard.session.report_command import with_history
 from perfguard.store.comment_limits import MOST_FILE_BYTES, MOST_FILES, PACKED_BYTES, most_cases, most_recorded
 
 _POST_SECONDS = 120.0  # The time to post a result, which is kept apart: reading may have used up its own.
@@ -116,6 +117,7 @@ def post(job: Job) -> ExitStatus:
             return ExitStatus.PASSED
         search = find_pull(client, measured)
         overview = gather(client, measured, search.pull, job.settings, job.environ.get("GITHUB_SHA", ""))
+        overview = with_history(overview, find_project(Path.cwd()) / job.settings.baselines, overview.base)
         client.allow(_POST_SECONDS)
         return _report(job, client, measured, search, overview)
     except Exception as error:

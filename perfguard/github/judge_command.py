@@ -21,7 +21,7 @@ from perfguard.model.errors import LaneError, UsageError
 from perfguard.render.escaping import clean
 from perfguard.render.overview import Overview
 from perfguard.render.title import title_of
-from perfguard.session.report_command import NO_REPORT, measured_commit, split_lane
+from perfguard.session.report_command import NO_REPORT, measured_commit, split_lane, with_history
 from perfguard.store.comment_limits import most_recorded
 
 _COMMIT = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
@@ -66,6 +66,7 @@ def run(options: argparse.Namespace) -> int:
     expected: dict[str, Received | str] = dict.fromkeys(settings.lanes, NO_REPORT)
     reference = Reference(base or head, head if base else None, options.base or None)
     overview = _described(judge_lanes(expected | received, reference), options.base, os.environ)
+    overview = with_history(overview, root / settings.baselines, options.base or "HEAD")
     for name, content in files_of(overview, settings.strict).items():
         write_atomically(options.output / name, content)
     print(clean(f"perfguard: {title_of(overview)}", _WIDEST))

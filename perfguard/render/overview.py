@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from perfguard.model.call import CONFIGURATIONS, HARD_KINDS
-from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Report, Verdict, Word
+from perfguard.model.records import Baseline, Case, CaseResult, ReadingId, Recorded, Report, Verdict, Word
 from perfguard.model.records.baseline import entries_of
 from perfguard.model.records.case import (
     is_compared,
@@ -80,6 +80,8 @@ class LaneView(Struct, frozen=True, dict=True):
         refused: the cases of the report that could not be read.
         unmeasured: the keys of recorded cases that the report lacks.
         accepted: (suite, case key, metric) of findings that an edit of the baselines covers, with its reason.
+        history: suite -> case key -> its records in the last commits of their file, oldest first, each with the entries
+            that differ from the one before, the first with its times and what changed later; empty if unknown.
         job_url: the URL of the job that measured; "" if unknown.
     """
 
@@ -91,6 +93,7 @@ class LaneView(Struct, frozen=True, dict=True):
     refused: list[Refused] = []
     unmeasured: list[str] = []
     accepted: list[ReadingId] = []
+    history: dict[str, dict[str, list[Recorded]]] = {}
     job_url: str = ""
 
     @cached_property

@@ -20,7 +20,10 @@ from perfguard.model.records import (
     PairedTime,
     Pairing,
     PairReading,
+    Provenance,
+    Recorded,
     Throughput,
+    TimedEntry,
 )
 from perfguard.render.html import render_html
 from perfguard.render.overview import Headline, LaneView
@@ -31,6 +34,17 @@ from tests.render.test_html import data
 WIDTH = 420
 #: As loud as text has to be: WCAG 2.2, level AA.
 LEAST_CONTRAST = 4.5
+RECORDS = [
+    Recorded({"device_time_us": TimedEntry([60.0], "graph-cold")}, "", Provenance(commit="1f00aa", recorded="2026-09-01")),
+    Recorded(
+        {"device_time_us": TimedEntry([63.1], "graph-cold", 60.0), "launches": 2}, "",
+        Provenance(commit="2b11bb", recorded="2026-10-02", reason="float32 accumulation, see #412"),
+    ),
+    Recorded(
+        {"device_time_us": TimedEntry([61.2], "graph-cold", 60.0), "launches": 1}, "",
+        Provenance(commit="9ab77e2", recorded="2026-11-16"),
+    ),
+]  # fmt: skip
 
 
 def furnished(view: LaneView) -> LaneView:
@@ -41,7 +55,8 @@ def furnished(view: LaneView) -> LaneView:
     results = [each if each.throughput is None else with_rates(each) for each in view.report.results]
     paired = [PairedCase(*each.id, times=[PairedTime("device_time_us", "", pairs)]) for each in results]
     report = msgspec.structs.replace(view.report, results=results, pairings=[Pairing("9ab77e2", paired)])
-    return msgspec.structs.replace(view, report=report)
+    history = {"norms": {each.case.key: RECORDS for each in results}}
+    return msgspec.structs.replace(view, report=report, history=history)
 
 
 def with_rates(one: CaseResult) -> CaseResult:
@@ -142,14 +157,19 @@ def test_ceilings_and_what_is_left_are_told() -> None:
 
 RECORD = """
 document.querySelectorAll(".row")[0].click();
+seen.links = [...document.querySelectorAll(".records a")].map((link) => link.href);
+seen.rows = [...document.querySelectorAll(".records tbody tr")].map((row) => row.textContent);
 seen.dots = [...document.querySelectorAll(".plots svg")].map((plot) => plot.querySelectorAll("circle.session").length);
 seen.bars = [...document.querySelectorAll(".roof")].map((line) => line.textContent);
 """
 
 
-def test_a_case_has_plots_and_its_roofline(tmp_path: Path) -> None:
+def test_the_history_is_a_plot_and_a_table_with_links(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(state(Headline.WORSE), encoding="utf-8")
     seen = probe(path, RECORD)
-    assert seen["dots"] == [5, 6]  # sessions, bases and their copies
+    start = "https://github.com/example/project/commit/"
+    assert seen["links"] == [f"{start}{commit}" for commit in ("9ab77e2", "2b11bb", "1f00aa")]
+    assert "float32 accumulation, see #412" in seen["rows"][1]
+    assert seen["dots"] == [5, 3, 6]  # sessions, levels by commit, bases and their copies
     assert seen["bars"][0].endswith("a copy reached in this run: 54 %")

@@ -1,7 +1,7 @@
 "use strict";
 // Everything that comes from a report goes into the page as text, never as markup.
 (() => {
-  const { lanes, cases } = JSON.parse(document.getElementById("data").textContent);
+  const { lanes, cases, commits } = JSON.parse(document.getElementById("data").textContent);
   const PAGE = 200; // Rows that are made at once.
   const $ = (id) => document.getElementById(id);
   const state = { find: "", lane: "", words: new Set(), sort: "urgency", down: false };
@@ -95,6 +95,10 @@
     cell.append(grid("verdicts", ["Verdict", "Metric", "Baseline", "Now", "Change", "Limit", "Why"], one.verdicts.map((verdict) => ({
       cells: [verdict.word, verdict.metric, verdict.before, verdict.after, verdict.change, verdict.limit, verdict.reason],
       tone: toneClass(verdict.tone) }))));
+    if (one.records.length) {
+      cell.append(element("h3", {}, "History"), grid("verdicts records", ["Commit", "Recorded", "What changed", "Anchor", "Reason"],
+        one.records.map((cells) => ({ cells: commits ? [element("a", { href: commits + cells[0] }, cells[0]), ...cells.slice(1)] : cells, tone: "" }))));
+    }
     for (const [text, share] of one.roofline) cell.append(element("div", { class: "roof" }, text, ...(share ? [": ", ...bar(share)] : [])));
     for (const line of one.numerics) cell.append(element("p", {}, `numerics: ${line.filter(Boolean).join(" · ")}`));
     if (one.inputs) cell.append(element("p", {}, `inputs: ${one.inputs}`));

@@ -57,7 +57,9 @@ def _hash(text: str) -> str:
 
 def _data(overview: Overview) -> str:
     """JSON that cannot close its own script element, whatever the names contain."""
-    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview)}
+    start, _, known = overview.source_url.rpartition("/blob/")
+    commits = f"{start}/commit/" if known and start.startswith(("https://", "http://")) else ""
+    document = {"lanes": [clean(lane.name) for lane in overview.lanes], "cases": cases(overview), "commits": commits}
     text = json.dumps(document, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
