@@ -158,7 +158,9 @@ def test_a_lane_guards_what_is_remembered_of_it(tmp_path: Path, lane: str) -> No
 
 
 def test_a_report_arrives_under_the_name_that_is_looked_for() -> None:
-    _, measure, upload, _, baselines = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][1:]
+    _, measure, show, upload, _, baselines = load(FOLDER / "lane.yml")["jobs"]["lane"]["steps"][1:]
+    assert show["if"] == "failure()"
+    assert "-m perfguard report reports/report-*.json --as github-annotations" in show["run"]
     assert upload["if"] == "always()"
     assert upload["with"]["name"] == "perfguard-${{ inputs.lane }}-${{ github.run_attempt }}"
     # Not .perfguard: the action leaves hidden folders out.

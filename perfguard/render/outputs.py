@@ -20,6 +20,8 @@ from perfguard.render.title import title_of
 from perfguard.render.words import tally
 
 _SEVERITIES = {Word.WRONG: "blocker", Word.BROKEN: "critical"}
+_MOST_ANNOTATIONS = 10  # GitHub shows no more errors of one step.
+_ESCAPED = str.maketrans({"%": "%25", ":": "%3A", ",": "%2C"})  # In properties; line breaks are removed before.
 
 
 def terminal(overview: Overview) -> str:
@@ -66,6 +68,24 @@ def _entry(cause: Cause) -> dict[str, object]:
     }
 
 
+def github_annotations(overview: Overview) -> str:
+    """A workflow command of GitHub Actions for each of the worst causes whose line is known, which pull requests show
+    beside the changed lines; empty without any."""
+    placed = [cause for cause in overview.causes if ":" in cause.place][:_MOST_ANNOTATIONS]
+    return "\n".join(_command(cause, overview.changed_places.get(cause.place, cause.place)) for cause in placed)
+
+
+def _command(cause: Cause, place: str) -> str:
+    path, _, line = place.partition(":")
+    title = f"perfguard: {tally(cause.counts)}: {cause.name}"
+    text = clean(f"{cause.change}; worst {cause.worst_text}".removeprefix("; "), 500).replace("%", "%25")
+    return f"::error file={_property(path)},line={line},title={_property(title)}::{text}"
+
+
+def _property(text: str) -> str:
+    return clean(text).translate(_ESCAPED)
+
+
 OUTPUTS: Mapping[str, Callable[[Overview], str]] = {
     "terminal": terminal,
     "markdown": render_markdown,
@@ -73,6 +93,7 @@ OUTPUTS: Mapping[str, Callable[[Overview], str]] = {
     "json": as_json_text,
     "pytest-benchmark": pytest_benchmark,
     "codequality": codequality,
+    "github-annotations": github_annotations,
 }
 #: Forms that show a single report alone, even if the settings expect other lanes.
-ALONE = {"terminal", "json", "pytest-benchmark"}
+ALONE = {"terminal", "json", "pytest-benchmark", "github-annotations"}

@@ -333,6 +333,7 @@ class Overview(Struct, frozen=True, dict=True):
         unread: the part of the change that could not be read in full, so that its edits are unknown; "": none.
         run_url: the URL of the full reports.
         source_url: the beginning of the URLs of the measured commit's files; "" if unknown.
+        changed_places: place of a cause -> the changed line inside its function, for annotations of a diff.
     """
 
     lanes: list[LaneView]
@@ -342,6 +343,7 @@ class Overview(Struct, frozen=True, dict=True):
     unread: str = ""
     run_url: str = ""
     source_url: str = ""
+    changed_places: dict[str, str] = {}
     warnings: list[str] = []
 
     @cached_property

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import find_project, read_settings
 from perfguard.model.errors import BaselineError, ExitStatus, UsageError
 from perfguard.model.records import Baseline, Recorded, Report, TimedEntry
+from perfguard.model.records.report import commits_beside
 from perfguard.render.outputs import ALONE, OUTPUTS
 from perfguard.render.overview import LaneView, Overview
 from perfguard.session.pairing.worktrees import Repository, find_repository
@@ -22,6 +25,8 @@ from perfguard.store.baseline_form import parse
 from perfguard.store.report_file import read_report
 
 MOST_COMMITS = 13  # The most commits of one file that are read for the page: a quarter of weekly refreshes.
+_HASH = re.compile(r"[0-9a-f]{7,64}")
+_HUNK = re.compile(r"@@ -\S+ \+(\d+)(?:,(\d+))? @@")
 NO_REPORT = "no report was given for this lane"
 
 
@@ -56,6 +61,8 @@ def run(options: argparse.Namespace) -> int:
     alone = len(reports) == 1 and options.form in ALONE
     expected = options.expect or ([] if alone else settings.lanes)
     overview = merge(reports, expected, Store(project / settings.baselines))
+    if options.form == "github-annotations":
+        overview = replace(overview, changed_places=_changed_places(overview))
     if options.form == "html":
         overview = with_history(overview, project / settings.baselines)
     text = OUTPUTS[options.form](overview)
@@ -64,6 +71,48 @@ def run(options: argparse.Namespace) -> int:
     else:
         write_atomically(options.output, f"{text.rstrip()}\n".encode())
     return int(ExitStatus.PASSED)
+
+
+def _changed_places(overview: Overview) -> dict[str, str]:
+    """Place of a cause -> its line if that differs from the base commit's, or else the first line of the same function
+    that does. Empty without git, without the base, and for functions that the change leaves alone."""
+    named = [commit for lane in overview.lanes if lane.report for commit in commits_beside(lane.report)]
+    commits = {commit for commit in named if _HASH.fullmatch(commit)}  # Git must not take a name for an option.
+    try:
+        repository = find_repository(Path.cwd())
+        diff = "".join(repository.git("diff", "--unified=0", "--no-color", commit, "--", "*.py") for commit in commits)
+    except UsageError:
+        return {}
+    changed: dict[str, list[int]] = {}
+    path = ""
+    for line in diff.splitlines():
+        if line.startswith("+++ "):
+            path = line.removeprefix("+++ b/")
+        elif found := _HUNK.match(line):
+            first, count = int(found[1]), int(found[2] or 1)
+            changed.setdefault(path, []).extend(range(first, first + count))
+    places: dict[str, str] = {}
+    for cause in overview.causes:
+        path, _, number = cause.place.partition(":")
+        if number and path in changed:
+            inside = [line for line in changed[path] if line in _function_at(repository.root / path, int(number))]
+            best = int(number) if int(number) in inside else next(iter(inside), None)
+            places |= {cause.place: f"{path}:{best}"} if best is not None else {}
+    return places
+
+
+def _function_at(path: Path, line: int) -> range:
+    """The lines of the innermost function around a line, including its decorators; only the line if there is none."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return range(line, line + 1)
+    functions = [
+        range(min([node.lineno, *(each.lineno for each in node.decorator_list)]), (node.end_lineno or node.lineno) + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    return min((each for each in functions if line in each), key=len, default=range(line, line + 1))
 
 
 def split_lane(argument: str) -> tuple[str, str]:

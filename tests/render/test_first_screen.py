@@ -13,7 +13,7 @@ from perfguard.model.records import Report, Verdict, Word
 from perfguard.render.html import render_html
 from perfguard.render.markdown import COMMENT_BYTES, render_markdown, visible_lines
 from perfguard.render.markdown.comment import MOST_CAUSES, MOST_LINES
-from perfguard.render.outputs import codequality
+from perfguard.render.outputs import codequality, github_annotations
 from perfguard.render.overview import LaneView, Overview
 from perfguard.render.terminal import render_summary
 from tests.render.changes import SOURCE, changed, slow, wrong
@@ -135,7 +135,7 @@ def test_the_terminal_tells_each_cause_once(findings: int) -> None:
 
 
 @pytest.mark.parametrize("findings", SIZES)
-def test_page_and_code_quality_have_the_rows_of_the_comment(findings: int) -> None:
+def test_page_annotations_and_code_quality_have_the_rows_of_the_comment(findings: int) -> None:
     whole = changed(findings)
     page = render_html(whole)
     block = page.partition('<section class="causes">')[2].partition("</section>")[0]
@@ -149,18 +149,25 @@ def test_page_and_code_quality_have_the_rows_of_the_comment(findings: int) -> No
     assert len({entry["fingerprint"] for entry in entries}) == len(names)
     assert entries[0]["location"] == {"path": "kernels/quantize.py", "lines": {"begin": 40}}
     assert entries[0]["severity"] == "blocker"
+    told = github_annotations(whole).splitlines()
+    assert len(told) == min(len(names), 10)
+    assert told[0].startswith("::error file=kernels/quantize.py,line=40,title=perfguard%3A 1 WRONG%2C ")
 
 
-def test_a_path_upwards_is_no_place_of_the_repository() -> None:
+def test_names_of_strangers_stay_inside_their_annotation() -> None:
     case = slow("quantize_0", 0)
     readings = [
         msgspec.structs.replace(each, lines={"quantize_0": "../../etc/x.py:3 in quantize_0"}) if each.lines else each
         for each in case.readings
     ]
-    outside = msgspec.structs.replace(case, readings=readings)
+    hostile = msgspec.structs.replace(case.case, name="a\n::stop-commands::x")
+    outside = msgspec.structs.replace(case, case=hostile, readings=readings)
     whole = msgspec.structs.replace(overview(lane("nvidia-h200", outside)), source_url=SOURCE)
+    assert github_annotations(whole) == ""  # a path upwards is no place of the repository
     assert "etc" not in render_markdown(whole)
-    assert "etc" not in codequality(whole)
+    named = msgspec.structs.replace(case, case=hostile)
+    (line,) = github_annotations(overview(lane("nvidia-h200", named))).splitlines()
+    assert line.startswith("::error file=kernels/quantize.py,line=40,")
 
 
 def test_a_case_page_shows_cause_and_labelled_commands() -> None:

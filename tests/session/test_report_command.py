@@ -8,8 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from benchmarks.checkouts import git
 from perfguard.cli import main
 from perfguard.model.errors import ExitStatus, UsageError
+from perfguard.model.records import BaseTree, Reading, Verdict, Word
+from perfguard.model.records.code import CODE
+from perfguard.model.units import Unit
 from perfguard.render.overview import Headline
 from perfguard.session.report_command import NO_REPORT, merge, read_lanes
 from perfguard.store.baseline_files import Store
@@ -131,3 +135,48 @@ def test_lanes_of_different_commits_are_told(lanes: list[str]) -> None:
     assert mixed.head == ""
     assert mixed.warnings == ["the lanes measured different commits: 4f1c0de, 9ab77e2"]
     assert mixed.headline is EXAMPLES[Headline.WORSE].headline
+
+
+KERNEL = """\
+import triton
+
+@triton.jit
+def rows(x):
+    first = 1
+    second = 2
+
+def other(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "line"),
+    [(("second = 2", "second = 3"), 6), (("triton.jit", "triton.jit()"), 3), (("pass", "return"), 3)],
+    ids=["inside", "the definition", "another function"],
+)
+def test_an_annotation_is_at_the_changed_line_of_its_kernel(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    edit: tuple[str, str],
+    line: int,
+) -> None:
+    """GitHub shows it beside the diff, if the diff holds its line; a kernel that is as it was keeps its definition."""
+    monkeypatch.chdir(tmp_path)
+
+    kernel = Path("k") / "rows.py"
+    kernel.parent.mkdir()
+    kernel.write_text(KERNEL)
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message=base")
+    kernel.write_text(KERNEL.replace(*edit))
+    code = Reading(CODE, Unit.TEXT, {"rows": "b-b"}, gated=False, lines={"rows": "k/rows.py:3 in rows"})
+    moved = Verdict(Word.PASS, CODE, "", {"rows": "a-a"}, {"rows": "b-b"})
+    case = result("rms_norm", SLOWER, moved)
+    report = lane("nvidia-h200", msgspec.structs.replace(case, readings=[*case.readings, code])).report
+    assert report is not None
+    base = BaseTree(git(tmp_path, "rev-parse", "HEAD"))
+    save_report(tmp_path / "report.json", msgspec.structs.replace(report, base=base))
+    (told,) = shown(capsys, "report.json", "--as", "github-annotations").splitlines()
+    assert told.startswith(f"::error file=k/rows.py,line={line},title=perfguard%3A 1 SLOWER%3A rows::its code; worst ")
