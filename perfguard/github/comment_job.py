@@ -67,13 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--run", type=int, metavar="ID", help="the run that measured (default: that of the job's event)")
-    add("--dry-run", action="store_true", help="print comment and statuses; write nothing to GitHub")
-    add(
-        "--key",
-        default="default",
-        metavar="NAME",
-        help="tells several configurations apart, in comment and statuses: [a-z0-9-]",
-    )
     only = "the workflow that measures (default: %(default)s); other runs are left alone"
     add("--workflow", metavar="PATH", default=MEASURE_WORKFLOW, help=only)
     files = "folder of comment.md, report.md, report.html, report.json, codequality.json"
@@ -86,8 +79,8 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         PerfguardError: nothing can be judged; the message names the next step.
     """
-    given = {name: getattr(options, name) for name in ("run", "key", "output", "workflow")}
-    return int(post(Job(read_settings(find_project(Path.cwd())), os.environ, dry=options.dry_run, **given)))
+    settings = read_settings(find_project(Path.cwd()))
+    return int(post(Job(settings, os.environ, options.run, options.output, options.workflow)))
 
 
 @dataclass(frozen=True)
@@ -97,8 +90,6 @@ class Job:
     Attributes:
         environ: the environment of GitHub Actions: token, repository, event, summary.
         run: the id of the run that measured; None for the run of the job's event.
-        dry: whether nothing is written to GitHub.
-        key: the key of the comment and of the statuses.
         output: the folder of the files of the result (`files_of`).
         workflow: the path of the workflow that measures.
     """
@@ -106,15 +97,8 @@ class Job:
     settings: Settings
     environ: Mapping[str, str] = field(repr=False)
     run: int | None = None
-    dry: bool = False
-    key: str = "default"
     output: Path = Path(".perfguard")
     workflow: str = MEASURE_WORKFLOW
-
-    @property
-    def context(self) -> str:
-        """The name of the total status. Each configuration has its own, so that none is hidden by another's."""
-        return "perfguard" if self.key == "default" else f"perfguard-{self.key}"
 
 
 def post(job: Job) -> ExitStatus:
@@ -140,7 +124,7 @@ def post(job: Job) -> ExitStatus:
         if isinstance(error, GitHubError):
             next_step = "the lanes' reports are artifacts of their run; run this job again"
             _log(job, [f"comment skipped: {error}", next_step])
-        if client is not None and measured is not None and not job.dry:
+        if client is not None and measured is not None:
             _give_up(job, client, measured, search)
         if isinstance(error, GitHubError):
             return ExitStatus.NOT_POSTED
@@ -152,7 +136,7 @@ def _give_up(job: Job, client: Client, run: WorkflowRun, search: Lookup | None) 
     client.allow(_GIVE_UP_SECONDS)
     try:
         no_status = _why_no_status(job, client, run, search or find_pull(client, run))
-        marks = given_up(job.context, job.settings.lanes, link_of(client, run))
+        marks = given_up(job.settings.lanes, link_of(client, run))
         _log(job, [f"no statuses: {no_status}"] if no_status else set_statuses(client, run.head_sha, marks))
     except GitHubError as error:
         _log(job, [f"no statuses: {error}"])
@@ -166,7 +150,7 @@ def _why_no_status(job: Job, client: Client, run: WorkflowRun, search: Lookup) -
     """
     if not search.alone:
         return search.reason or f"{run.head_sha[:12]} is also the head of another pull request"
-    newer = newer_run(client, run, job.context)
+    newer = newer_run(client, run)
     return newer and f"{newer}, which is newer, has reported"
 
 
@@ -174,34 +158,29 @@ def _report(job: Job, client: Client, run: WorkflowRun, search: Lookup, overview
     """Write and post the results; returns NOT_POSTED if posting failed."""
     strict = job.settings.strict
     text = comment_of(overview, strict)
-    wants, marks = wants_comment(overview, strict), statuses(job.context, overview, strict)
+    wants, marks = wants_comment(overview, strict), statuses(overview, strict)
     never = 'comment = "never" in [tool.perfguard]' if job.settings.comment == "never" else ""
     no_comment = search.reason if search.pull is None else never
     failures: list[str] = []
     _write_files(job, overview)
-    if job.dry:
-        lines = [f"{mark.context}: {mark.state}: {mark.description}" for mark in marks]
-        lines.append(f"no comment: {no_comment}" if no_comment else f"comment{'' if wants else ', if there is one'}:")
-        print(_harmless(job, "\n".join([*lines, "", text])))
-    else:
-        _write_summary(job, overview)
-        try:
-            no_status = _why_no_status(job, client, run, search)
-            if no_status:
-                _log(job, [f"no statuses: {no_status}"])
-                no_comment = no_comment or (no_status if search.alone else "")
-            else:
-                failures += set_statuses(client, run.head_sha, marks)
-        except GitHubError as error:
-            failures.append(f"statuses not set: {error}")
-        if search.pull is None or no_comment:
-            _log(job, [f"no comment: {no_comment}"])
+    _write_summary(job, overview)
+    try:
+        no_status = _why_no_status(job, client, run, search)
+        if no_status:
+            _log(job, [f"no statuses: {no_status}"])
+            no_comment = no_comment or (no_status if search.alone else "")
         else:
-            try:
-                _log(job, [post_comment(client, search.pull, text, wants=wants, order=run.order, key=job.key)])
-            except GitHubError as error:
-                failures.append(f"comment not posted: {error}")
-        _log(job, failures)
+            failures += set_statuses(client, run.head_sha, marks)
+    except GitHubError as error:
+        failures.append(f"statuses not set: {error}")
+    if search.pull is None or no_comment:
+        _log(job, [f"no comment: {no_comment}"])
+    else:
+        try:
+            _log(job, [post_comment(client, search.pull, text, wants=wants, order=run.order)])
+        except GitHubError as error:
+            failures.append(f"comment not posted: {error}")
+    _log(job, failures)
     return ExitStatus.NOT_POSTED if failures else ExitStatus.PASSED
 
 

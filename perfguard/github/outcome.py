@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from perfguard.github.api.posts import Status
+from perfguard.github.api.posts import TOTAL, Status
 from perfguard.model.errors import ExitStatus
 from perfguard.render.escaping import as_json
 from perfguard.render.html import render_html
@@ -41,19 +41,19 @@ def files_of(overview: Overview, strict: bool) -> dict[str, bytes]:
     }
 
 
-def statuses(context: str, overview: Overview, strict: bool) -> list[Status]:
-    """The total `context`, which a branch rule requires, then `context/<lane>` for each lane. They name no cases.
+def statuses(overview: Overview, strict: bool) -> list[Status]:
+    """The total `TOTAL`, which a branch rule requires, then `TOTAL/<lane>` for each lane. They name no cases.
 
     The total is set first, because the time of the job may end meanwhile.
     """
-    parts = [(context, overview)]
-    parts += [(f"{context}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
+    parts = [(TOTAL, overview)]
+    parts += [(f"{TOTAL}/{lane.name}", Overview(lanes=[lane], unread=overview.unread)) for lane in overview.lanes]
     return [Status(name, _state(part.headline, strict), title_of(part), overview.run_url) for name, part in parts]
 
 
-def given_up(context: str, lanes: Sequence[str], link: str) -> list[Status]:
+def given_up(lanes: Sequence[str], link: str) -> list[Status]:
     """The statuses of a commit that could not be judged, in place of green ones of an earlier run."""
-    names = [context, *(f"{context}/{lane}" for lane in lanes)]
+    names = [TOTAL, *(f"{TOTAL}/{lane}" for lane in lanes)]
     return [Status(name, "error", "not judged: the post job gave up; run it again", link) for name in names]
 
 

@@ -97,7 +97,7 @@ class PostJob:
                 self.github.data.add_artifact(self.number, f"perfguard-{lane}-{attempt}", data)
         return self.number
 
-    def post(self, *, dry: bool = False, given: Mapping[str, Any] | None = None, **settings: Any) -> ExitStatus:
+    def post(self, *, given: Mapping[str, Any] | None = None, **settings: Any) -> ExitStatus:
         """The job for the latest run, or for the `given` event of an earlier one."""
         event = self.folder / "event.json"
         run = given or self.github.data.runs[self.number]
@@ -109,9 +109,9 @@ class PostJob:
             "GITHUB_SHA": sha("base"),
             **self.environ,
         }
-        options = {name: settings.pop(name) for name in ("workflow", "key") if name in settings}
+        options = {name: settings.pop(name) for name in ("workflow",) if name in settings}
         made = Settings(**{**self.settings, **settings})
-        return post(Job(made, environ, dry=dry, output=self.folder / "out", **options))
+        return post(Job(made, environ, output=self.folder / "out", **options))
 
     def posted(self, **settings: Any) -> str:
         """The state of the required status that the job set, if it posted all that it had to."""

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from perfguard.github.api.client import Client
 from perfguard.github.api.measured_run import Pull, Side
-from perfguard.github.api.posts import Comment, marker_of, order_in, post_comment
-from perfguard.model.errors import GitHubError, UsageError
+from perfguard.github.api.posts import Comment, order_in, post_comment
+from perfguard.model.errors import GitHubError
 from tests.github.fake import BOT, FakeGitHub, sha
 
 RED, WORSE, GREEN = "1 case slower", "2 cases slower", "no change"
 PULL = Pull(7, "open", Side(sha("head"), "topic"), Side(sha("base"), "main"))
 COMMENTS = "/issues/7/comments$"
 RUN = (5001, 2)
-MARKER = marker_of("default", RUN)
+MARKER = "<!-- perfguard:v1 key=default run=5001.2 -->"
 OURS = f"{MARKER}\n\n{RED}"
 
 Post = Callable[..., str]
@@ -28,18 +28,18 @@ Post = Callable[..., str]
 def post(client: Client) -> Post:
     """Posts a text."""
 
-    def posted(text: str = RED, *, wants: bool = True, order: tuple[int, int] = RUN, **given: str) -> str:
-        return post_comment(client, PULL, text, wants=wants, order=order, **given)
+    def posted(text: str = RED, *, wants: bool = True, order: tuple[int, int] = RUN) -> str:
+        return post_comment(client, PULL, text, wants=wants, order=order)
 
     return posted
 
 
-def texts(github: FakeGitHub, key: str = "default") -> list[str]:
+def texts(github: FakeGitHub) -> list[str]:
     """The texts of our comments, by id."""
     return [
         comment["body"].partition("\n\n")[2]
         for comment in github.data.on(7)
-        if comment["user"] == BOT and f"key={key} run=" in comment["body"]
+        if comment["user"] == BOT and "key=default run=" in comment["body"]
     ]
 
 
@@ -123,16 +123,6 @@ def test_ours_is_found_with_the_line_ends_of_the_web_editor(github: FakeGitHub, 
     github.data.add_comment(7, OURS.replace("\n", "\r\n"), BOT)
     assert post(WORSE) == "comment edited"
     assert texts(github) == [WORSE]
-
-
-def test_two_configurations_have_two_comments(github: FakeGitHub, post: Post) -> None:
-    post(RED, key="nightly")
-    post(WORSE)
-    post(GREEN, wants=False, key="nightly")
-    assert texts(github, "nightly") == [GREEN]
-    assert texts(github) == [WORSE]
-    with pytest.raises(UsageError, match="key 'A b'"):
-        post(key="A b")
 
 
 def test_the_oldest_is_edited_and_its_twins_are_deleted(github: FakeGitHub, post: Post) -> None:
@@ -224,5 +214,5 @@ def test_a_write_is_believed_only_when_it_is_read_back(
 @given(st.text(max_size=80) | st.sampled_from([None, *(f"{before}{MARKER}{after}"
     for before in ("", " ", "> ", "x\n") for after in ("", "x", "\nx"))]))  # fmt: skip
 def test_any_body_has_the_marker_or_not(body: str | None) -> None:
-    found = order_in(Comment(1, body), "default")
+    found = order_in(Comment(1, body))
     assert found == (RUN if (body or "").partition("\n")[0] == MARKER else None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -435,7 +434,7 @@ def test_commands_of_the_runner_in_names_are_harmless(job: PostJob, capfd: pytes
     name = "f\n::error::boo\n::stop-commands::x"
     job.measured({SLUG: compared({name: 55.0, "f": 50.0, "g": 50.0})})
     for _ in range(2):
-        job.post(dry=True)
+        job.post()
     out, err = capfd.readouterr()
     marks = []
     open_token = ""
@@ -447,9 +446,8 @@ def test_commands_of_the_runner_in_names_are_harmless(job: PostJob, capfd: pytes
         elif line == f"::{open_token}::":
             open_token = ""
     assert open_token == ""
-    assert len(set(marks)) == len(marks)  # the author of the change cannot know them
-    assert "&#58;" in out
-    assert "::error" not in out
+    assert len(set(marks)) == len(marks) > 1  # the author of the change cannot know them
+    assert "::error" not in out + err
 
 
 # -- posting -----------------------------------------------------------------------------------------------------------
@@ -478,10 +476,6 @@ def test_a_job_that_gives_up_says_so_where_green_stood(
         with pytest.raises(type(raised)):
             job.post()
     assert job.statuses == GAVE_UP
-    job.github.data.statuses.clear()
-    with contextlib.suppress(UsageError, RuntimeError):
-        job.post(dry=True)
-    assert job.statuses == {}
 
 
 def test_posting_trouble_changes_no_verdict_and_loses_no_report(
@@ -520,16 +514,6 @@ def test_a_large_summary_ends_with_whole_parts(job: PostJob, monkeypatch: pytest
     assert "case&#95;299" in whole
 
 
-def test_a_dry_run_prints_and_writes_nothing(job: PostJob, capsys: pytest.CaptureFixture[str]) -> None:
-    job.measured({SLUG: RED})
-    assert job.post(dry=True) is ExitStatus.PASSED
-    assert job.github.writes == []
-    assert job.summary == ""
-    out = capsys.readouterr().out
-    for said in ("perfguard: failure: 1 case slower", "comment:", "### ❌"):
-        assert said in out
-
-
 def test_only_a_pull_request_of_its_own_gets_comment_and_status(
     job: PostJob, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -553,18 +537,6 @@ def test_a_token_that_is_not_the_jobs_own_needs_no_setting(job: PostJob) -> None
         job.post()
     assert len(job.comments) == 1
     assert "Resolved in" in job.comments[0]
-
-
-def test_two_configurations_share_neither_comment_nor_status(job: PostJob) -> None:
-    job.measured({SLUG: RED})
-    job.post(key="nightly")
-    job.measured({SLUG: GREEN})
-    job.post()
-    assert {name: state for name, (state, _) in job.statuses.items()} == {
-        "perfguard": "success", f"perfguard/{SLUG}": "success",
-        "perfguard-nightly": "failure", f"perfguard-nightly/{SLUG}": "failure",
-    }  # fmt: skip
-    assert len(job.comments) == 1
 
 
 # -- the order of runs -------------------------------------------------------------------------------------------------

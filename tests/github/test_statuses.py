@@ -61,9 +61,9 @@ def test_a_newer_run_is_found_by_the_status_that_stands(
     github: FakeGitHub, client: Client, run: int, attempt: int, newer: str
 ) -> None:
     measured = WorkflowRun(run, "push", "x", HEAD, Repository(1, "o/r"), attempt)
-    assert newer_run(client, measured, "perfguard") == ""
+    assert newer_run(client, measured) == ""
     set_statuses(client, HEAD, [Status("perfguard", "failure", "red", f"{RUN}/attempts/2")])
     for number in range(150):  # of others, or without a run
         set_statuses(client, HEAD, [Status(f"other/{number}", "success", "", f"{RUN}/attempts/9")])
     set_statuses(client, HEAD, [Status("perfguard", "success", "by hand", "https://example.org/")])
-    assert newer_run(client, measured, "perfguard") == newer
+    assert newer_run(client, measured) == newer

@@ -21,11 +21,11 @@ from msgspec.structs import replace
 
 from perfguard.github.api.client import OUTAGES, ApiError, Client
 from perfguard.github.api.measured_run import Pull, WorkflowRun, order_of
-from perfguard.model.errors import GitHubError, UsageError
+from perfguard.model.errors import GitHubError
 
 MOST_CHARACTERS = 140  # Of a status's description.
-_KEY = re.compile("[a-z0-9-]{1,32}")
-_MARKER = re.compile(r"<!-- perfguard:v1 key=([a-z0-9-]{1,32})(?: run=([0-9]{1,18})\.([0-9]{1,9}))? -->")
+TOTAL = "perfguard"  # The status of all lanes.
+_MARKER = re.compile(r"<!-- perfguard:v1 key=default(?: run=([0-9]{1,18})\.([0-9]{1,9}))? -->")
 _READ_ONLY = ("locked", "archived", "blocked")
 
 
@@ -43,45 +43,34 @@ class Comment(Struct, frozen=True):
     user: User | None = None
 
 
-def marker_of(key: str, order: tuple[int, int]) -> str:
-    """The first line of the comment of one configuration, written by the run of this `WorkflowRun.order`."""
-    return f"<!-- perfguard:v1 key={key} run={order[0]}.{order[1]} -->"
-
-
-def order_in(comment: Comment, key: str) -> tuple[int, int] | None:
-    """The order of the run in the comment's marker; None if it has no marker of the configuration."""
+def order_in(comment: Comment) -> tuple[int, int] | None:
+    """The order of the run in the comment's marker; None if it has no marker."""
     first_line = (comment.body or "").partition("\n")[0].removesuffix("\r")  # Browsers insert CRLF.
     marker = _MARKER.fullmatch(first_line)
-    return (int(marker[2] or 0), int(marker[3] or 0)) if marker and marker[1] == key else None
+    return (int(marker[1] or 0), int(marker[2] or 0)) if marker else None
 
 
-def post_comment(
-    client: Client, pull: Pull, text: str, *, wants: bool, order: tuple[int, int], key: str = "default"
-) -> str:
+def post_comment(client: Client, pull: Pull, text: str, *, wants: bool, order: tuple[int, int]) -> str:
     """Create or update the sticky comment on `pull`.
 
     Args:
         text: the text without its marker; with the marker it has at most the 65,536 characters that GitHub accepts.
         wants: whether action is needed, so that a missing comment is created.
         order: that of the run that the text is about. The comment of a later one stays.
-        key: the name of one of several configurations of a repository; `[a-z0-9-]{1,32}`.
 
     Returns:
         A line for the log, with the reason if nothing was posted.
 
     Raises:
         GitHubError: a request failed.
-        UsageError: the key is not valid in a marker.
     """
-    if not _KEY.fullmatch(key):
-        raise UsageError(f"key {key[:100]!r}: not of a-z, 0-9 and '-', 32 at most; choose another")
     try:
         try:
-            return _post(client, pull, text, wants, order, key)
+            return _post(client, pull, text, wants, order)
         except ApiError as error:
             if error.status not in (0, 404, *OUTAGES):
                 raise
-        return _post(client, pull, text, wants, order, key)  # An answer was lost, or our comment was deleted meanwhile.
+        return _post(client, pull, text, wants, order)  # An answer was lost, or our comment was deleted meanwhile.
     except ApiError as error:
         locked = error.status == 403 and any(word in str(error).lower() for word in _READ_ONLY)
         if locked or error.status == 410:
@@ -89,9 +78,9 @@ def post_comment(
         raise
 
 
-def _post(client: Client, pull: Pull, text: str, wants: bool, order: tuple[int, int], key: str) -> str:
+def _post(client: Client, pull: Pull, text: str, wants: bool, order: tuple[int, int]) -> str:
     path, measured = f"/issues/{pull.number}/comments", pull.head.sha
-    ours = _ours(client, [each for page in client.pages(path, list[Comment]) for each in page], key)
+    ours = _ours(client, [each for page in client.pages(path, list[Comment]) for each in page])
     if not ours and not wants:
         return "no comment: nobody has to act, and there is none to keep up to date"
     newest = max(ours.values(), default=order)
@@ -105,7 +94,7 @@ def _post(client: Client, pull: Pull, text: str, wants: bool, order: tuple[int, 
             f"comment not posted: measured {measured[:12]}, which is outdated: #{now.number} is at "
             f"{now.head.sha[:12]}; its own run will comment"
         )
-    body = {"body": f"{marker_of(key, order)}\n\n{text}"}
+    body = {"body": f"<!-- perfguard:v1 key=default run={order[0]}.{order[1]} -->\n\n{text}"}
     if not ours:
         client.write("POST", path, body)
         return "comment created"
@@ -116,9 +105,9 @@ def _post(client: Client, pull: Pull, text: str, wants: bool, order: tuple[int, 
     return "comment edited"
 
 
-def _ours(client: Client, comments: list[Comment], key: str) -> dict[int, tuple[int, int]]:
-    """Id -> order of the configuration's comments that the owner of the token wrote."""
-    marked = {each: order for each in comments if (order := order_in(each, key)) is not None}
+def _ours(client: Client, comments: list[Comment]) -> dict[int, tuple[int, int]]:
+    """Id -> order of the comments with a marker that the owner of the token wrote."""
+    marked = {each: order for each in comments if (order := order_in(each)) is not None}
     login = client.login() if marked else ""
     return {each.id: order for each, order in marked.items() if each.user is not None and each.user.login == login}
 
@@ -146,15 +135,15 @@ class _Standing(Struct, frozen=True):
     target_url: str | None = None
 
 
-def newer_run(client: Client, run: WorkflowRun, context: str) -> str:
-    """The run or attempt after `run` that has set the status `context` of its commit, in words; empty if none has.
+def newer_run(client: Client, run: WorkflowRun) -> str:
+    """The run or attempt after `run` that has set the total status of its commit, in words; empty if none has.
 
     Raises:
         GitHubError: a request fails.
     """
     for page in client.pages(f"/commits/{run.head_sha}/statuses", list[_Standing]):
         for standing in page:  # The newest comes first.
-            order = order_of(standing.target_url or "") if standing.context == context else None
+            order = order_of(standing.target_url or "") if standing.context == TOTAL else None
             if order is not None:
                 return "attempt {1} of run {0}".format(*order) if order > run.order else ""
     return ""
