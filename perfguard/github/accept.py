@@ -8,7 +8,6 @@ data. They have to be of this checkout's code: values of other code must not bec
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import itertools
 import os
 import re
@@ -264,7 +263,7 @@ def _measured_changes(lane: Lane, judged: Report, result: CaseResult) -> list[Ch
             versions = differing_versions(record.provenance, judged.toolchain)
             if versions:
                 why = _other_toolchain(", ".join(versions))
-            elif base is not None and dataclasses.replace(record, result=base).same_code is False:
+            elif base is not None and lane.record(base, reading).same_code is False:
                 why = "its record is of other code than the base's; record it there"
             elif reading.metric in ratios and record.comparable and not record.under_other_conditions:
                 scaled[reading.metric] = [value * ratios[reading.metric] for value in record.comparable.sessions]

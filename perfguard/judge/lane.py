@@ -149,8 +149,12 @@ class Lane:
     def record(self, result: CaseResult, reading: Reading) -> Record:
         """The record of a reading of the case."""
         files = self._by_folder.get(folder_of(self.hardware, reading, result.ranks), {})
-        file = files.get(result.case.suite)
-        return Record(self, result, reading, file, key_of_record(file, result))
+        file, key = files.get(result.case.suite), key_of_record(files.get(result.case.suite), result)
+        covers = [
+            each for each in result.readings if reading.metric in each.covers and reading.timed and not each.timed
+        ]
+        covering = [self.record(result, each) for each in covers]
+        return Record(self.hardware, self.toolchain, result, reading, file, key, covering)
 
     def moved(self, results: Iterable[CaseResult]) -> set[CaseId]:
         """The records that were found for cases with other keys."""

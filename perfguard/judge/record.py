@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -33,9 +32,6 @@ from perfguard.model.records import (
     Toolchain,
     Word,
 )
-
-if TYPE_CHECKING:
-    from perfguard.judge.lane import Lane
 
 #: Type of a reading -> the value that is implied if the record of an observed test lacks the reading.
 NOTHING: Mapping[type, Entry] = {int: 0, list: [], dict: {}}
@@ -107,17 +103,20 @@ class Record:
     """The stored counterpart of one reading of a case. Create it with `Lane.record`.
 
     Attributes:
-        lane: the baselines; its hardware and toolchain are those of the reading.
+        hardware, toolchain: those of the reading.
         baseline: the file that holds the reading; None if there is none.
         key: the key of the case in that file.
+        covering: of a time, the records of the exact readings that cover it.
         same_tree: whether the working tree is known to be that of the record, but for files that the run does not use.
     """
 
-    lane: Lane
+    hardware: Hardware
+    toolchain: Toolchain
     result: CaseResult
     reading: Reading
     baseline: Baseline | None
     key: str
+    covering: Sequence[Record] = ()
     same_tree: bool = False
 
     @property
@@ -154,7 +153,8 @@ class Record:
     @property
     def drift(self) -> list[str]:
         """The recorded versions that differ now."""
-        return differing_versions(self.provenance, self.lane.toolchain, portable=self.lane.is_portable(self.reading))
+        portable = self.reading.portable and self.hardware.target is not None
+        return differing_versions(self.provenance, self.toolchain, portable=portable)
 
     def other_method(self, entry: Entry) -> str:
         """Why a stored `entry` was read otherwise, or from other inputs; empty if it was not."""
@@ -173,7 +173,7 @@ class Record:
         """Why the stored time is not compared with the reading, as a verdict's word and reason; None if it is."""
         entry = self.entry
         assert entry is not None
-        if changed := other_power(self.provenance, self.lane.hardware):
+        if changed := other_power(self.provenance, self.hardware):
             return Word.OTHER_HARDWARE, changed
         if (changed := self.other_method(entry)) or not isinstance(entry, TimedEntry):
             return Word.METHOD_CHANGED, changed
@@ -200,9 +200,7 @@ class Record:
     @cached_property
     def same_code(self) -> bool | None:
         """Whether the exact readings that cover the time are as stored; None if that is unknown."""
-        covers = [each for each in self.result.readings if self.reading.metric in each.covers]
-        covering = [self.lane.record(self.result, each) for each in covers]
-        known = [record.reading.value == record.entry for record in covering if record.case is not None]
+        known = [record.reading.value == record.entry for record in self.covering if record.case is not None]
         return all(known) if known else self.same_tree or None
 
     def takes(self, value: float) -> bool:
