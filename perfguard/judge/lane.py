@@ -32,9 +32,6 @@ from perfguard.model.records import (
 from perfguard.model.records.baseline import EVERY_CPU, entries_of
 from perfguard.model.records.code import CODE, same_parts
 
-#: Metrics that only older records hold: their values depended on the process.
-_NO_LONGER_READ = {"reserved_bytes"}
-
 
 @dataclass(frozen=True)
 class Lane:
@@ -177,7 +174,7 @@ class Lane:
     def to_read(self, suite: str, key: str) -> set[str]:
         """The stored metrics of a case that a run reads. Times of kernels in tests are read in recordings only."""
         stored = {metric for case in self.stored_cases(suite, key) for metric in case.entries}
-        return stored - {KERNEL_TIME} - _NO_LONGER_READ
+        return stored - {KERNEL_TIME}
 
     def stored_cases(self, suite: str, key: str) -> list[CaseBaseline]:
         """All records of a case, for this hardware and for every machine of its target."""

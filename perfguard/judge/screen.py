@@ -202,7 +202,6 @@ def _value(reading: Reading) -> float:
 # -- which unchanged cases are timed -----------------------------------------------------------------------------------
 
 CONTROLS = 20  # For each timer class; the simulation in docs/judging.md assumes this number.
-AUDIT = 0.05  # The share of the other unchanged cases that is timed.
 
 
 class ControlDraw:
@@ -239,7 +238,7 @@ class ControlDraw:
         drawn = [self._draw(name) for name in sorted({timer_class(each.timer) for each in known if each is not None})]
         for expected in self._expected.values():
             expected.discard((suite, key))
-        return any(drawn) or (bool(unchanged) and self._random.random() < AUDIT)
+        return any(drawn)
 
     def _draw(self, name: str) -> bool:
         wanted, expected = self._wanted.get(name, 0), len(self._expected[name])

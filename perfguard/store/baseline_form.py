@@ -30,8 +30,9 @@ from perfguard.model.records.baseline import as_stored
 SCHEMA = 3
 #: Fields of a case's block other than metrics.
 CASE_FIELDS = ("facts", "inputs", "recording")
-#: Metrics of earlier versions, which only repeated others. Files that hold them are read without them.
-GONE = frozenset({"fills", "gathered_bytes_left", "growth_bytes", "reserved_growth_bytes"})
+#: Metrics of earlier versions, which only repeated others or depended on the process. Files that hold them are read
+#: without them.
+GONE = frozenset({"fills", "gathered_bytes_left", "growth_bytes", "reserved_bytes", "reserved_growth_bytes"})
 
 _DEEPEST = 8  # Levels of nesting, of which perfguard writes five.
 _SHORT = 40  # The most characters of a text among the facts.

@@ -21,7 +21,7 @@ from perfguard.model.records import (
 from perfguard.store.baseline_form import render
 from tests.flows.conftest import Project
 
-CASES = CONTROLS + 4  # of these four hardly all are audited
+CASES = CONTROLS + 4
 SPREAD = (0.999, 1.0, 1.001, 1.002, 0.998)  # between five sessions
 
 # Long kernels: the simulation costs time for every call that fits into a block.

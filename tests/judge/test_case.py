@@ -280,14 +280,8 @@ def test_a_time_that_was_not_read_is_unchanged_not_missing() -> None:
     assert (verdicts["span"].before, verdicts["span"].after) == (pytest.approx(100, rel=1e-3), None)
 
 
-def test_a_metric_that_went_is_not_missed_where_an_older_record_holds_it() -> None:
-    stored: dict[str, Entry] = {"code": "abc", "reserved_bytes": 2**20}
-    assert words(result(CODE), lane(stored, base=BASE)) == {"code": Word.PASS}
-    assert words(result(CODE), lane({**stored, "launches": 2}, base=BASE))["launches"] is Word.UNRESOLVED
-
-
 @pytest.mark.parametrize("value", [101.0, 170.0])
-def test_an_audited_time_is_shown_and_not_judged(value: float) -> None:
+def test_the_time_of_a_control_is_shown_and_not_judged(value: float) -> None:
     measured = result(CODE, replace(SPAN, value=value), WAIT)
     verdict = judged(measured, lane(COVERED, base=BASE))["span"]
     assert (verdict.word, verdict.after) == (Word.UNCHANGED, value)
