@@ -72,7 +72,7 @@ def test_every_form_says_the_same_counts_of_the_same_words() -> None:
     words = [f"{COUNTS[word]} {word.lower()}" for word in (Word.BROKEN, Word.SLOWER, Word.CHANGED, Word.FASTER)]
     assert title.startswith(f"{COUNTS[Word.WRONG]} cases wrong, ")
     assert all(f", {text}" in title for text in [*words, str(undecided)])
-    assert {status.description for status in statuses("perfguard", whole, strict=False)} == {title}
+    assert {status.description for status in statuses(whole, strict=False)} == {title}
     assert title in markdown.splitlines()[0]
 
 
@@ -141,7 +141,7 @@ def test_what_an_edit_covers_is_judged() -> None:
 
 
 def states(whole: Overview, strict: bool) -> dict[str, str]:
-    return {status.context: status.state for status in statuses("perfguard", whole, strict)}
+    return {status.context: status.state for status in statuses(whole, strict)}
 
 
 def test_inconclusive_is_no_success_and_is_commented() -> None:
@@ -154,7 +154,7 @@ def test_inconclusive_is_no_success_and_is_commented() -> None:
     assert wants_comment(whole, False)
     assert not is_resolved(whole, False)
     why_ = "2 of 5 timed cases could not be judged: not measured beside a base"
-    assert statuses("perfguard", whole, strict=False)[0].description == f"inconclusive on 1 of 2 lanes: {why_}"
+    assert statuses(whole, strict=False)[0].description == f"inconclusive on 1 of 2 lanes: {why_}"
 
 
 def test_a_few_undecided_times_are_told_and_succeed() -> None:
@@ -165,7 +165,7 @@ def test_a_few_undecided_times_are_told_and_succeed() -> None:
     assert exit_status(whole, strict=True) is ExitStatus.UNGUARDED
     assert not wants_comment(whole, False)
     assert (
-        statuses("perfguard", whole, strict=False)[0].description
+        statuses(whole, strict=False)[0].description
         == "undecided: 1 of 4 timed cases could not be judged: too noisy"
     )
 
