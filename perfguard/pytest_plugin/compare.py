@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from perfguard.model.atomic_files import check_file, write_atomically
 from perfguard.model.config import CompareOptions, find_project, read_settings
 from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.pytest_plugin.items import BESIDE
@@ -41,7 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an interpreter, or a folder of site-packages, that the base runs with: compares two environments "
         "(torch, Triton, the driver's libraries), with HEAD as BASE of the same code",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to FILE")
     add_pytest_arguments(parser)
 
 
@@ -51,8 +49,6 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         UsageError: not a git checkout, an unknown base, an environment that does not run.
     """
-    if options.json is not None:
-        check_file(options.json)
     here = Path.cwd()
     project = find_project(here)
     settings = read_settings(project)
@@ -81,11 +77,7 @@ def run(options: argparse.Namespace) -> int:
         f"--perfguard-base={name}",
         f"--perfguard-reports={folder}",
     ]
-    status = pytest.main(given, plugins=[_Compare(beside)])
-    written = sorted(folder.glob("report-*.json"))
-    if options.json is not None and written:
-        write_atomically(options.json, written[0].read_bytes())
-    return int(status)
+    return int(pytest.main(given, plugins=[_Compare(beside)]))
 
 
 class _Compare:

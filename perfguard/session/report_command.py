@@ -37,18 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="[LANE=]REPORT.json",
         help="reports that pytest --perfguard saved; a lane is named by its hardware (one that was not timed by its "
-        "target) unless a name is given",
+        "target) unless a name is given. `lanes` of [tool.perfguard] without one are shown as no result, where several "
+        "reports or a form for several lanes are asked for",
     )
     parser.add_argument("--as", dest="form", choices=list(OUTPUTS), default="terminal", help="default: terminal")
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write to FILE instead of standard output")
-    parser.add_argument(
-        "--expect",
-        action="append",
-        default=[],
-        metavar="LANE",
-        help="a lane that must have a report, else it is shown as no result; may be repeated (else: `lanes` of "
-        "[tool.perfguard], where several reports or a form for several lanes are asked for)",
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -58,8 +51,7 @@ def run(options: argparse.Namespace) -> int:
     reports = read_lanes(options.reports)
     project = find_project(Path.cwd())
     settings = read_settings(project)
-    alone = len(reports) == 1 and options.form in ALONE
-    expected = options.expect or ([] if alone else settings.lanes)
+    expected = [] if len(reports) == 1 and options.form in ALONE else settings.lanes
     overview = merge(reports, expected, Store(project / settings.baselines))
     if options.form == "github-annotations":
         overview = replace(overview, changed_places=_changed_places(overview))

@@ -27,7 +27,7 @@ class Checkout:
         self.temporary = temporary  # where worktrees and locks are made
         self.environment = os.environ | {"TMPDIR": str(temporary)}
         project.configure()
-        (self.path / ".gitignore").write_text("__pycache__/\n.perfguard/\n*.pyc\nfound.json\n")
+        (self.path / ".gitignore").write_text("__pycache__/\n.perfguard/\n*.pyc\n")
         self.git = project.git
         self.git("init", "-q", "-b", "main")
         self.commit()
@@ -57,7 +57,7 @@ class Checkout:
 
     def verdicts(self) -> dict[tuple[str, str], dict[str, Any]]:
         """(case, metric) -> what the report says."""
-        results = json.loads((self.path / "found.json").read_text())["results"]
+        results = json.loads(next(self.path.glob(".perfguard/compare/report-*.json")).read_text())["results"]
         return {
             (f"{each['case']['name']}/{each['case'].get('direction', 'forward')}", verdict.get("metric", "")): verdict
             for each in results
@@ -80,7 +80,7 @@ def test_ten_percent_and_a_launch_more_are_told_with_their_case(checkout: Checko
     checkout.project.kernel(us=55.0, launches=3)
     checkout.project.test_file(TEST.replace("[64, 96]", "[64, 128]"))
     before = checkout.git("status", "--porcelain"), checkout.git("ls-files", "-s")
-    status, said = checkout.compare("--json", "found.json", "main", "--", "test_suite.py")
+    status, said = checkout.compare("main", "--", "test_suite.py")
     assert status == ExitStatus.REGRESSED, said
     assert "process pair 1: 2 times in question" in said
     verdicts = checkout.verdicts()
@@ -127,7 +127,7 @@ def test_an_unchanged_tree_is_unchanged_at_once(checkout: Checkout) -> None:
 
 def test_ctrl_c_leaves_a_report_and_nothing_else(checkout: Checkout) -> None:
     checkout.project.kernel(us=62.5)
-    with checkout.start("main", "--json", "found.json") as process:
+    with checkout.start("main") as process:
         while not list(checkout.temporary.glob("perfguard-pairs-*/pair-2")):
             assert process.poll() is None, process.communicate()
             time.sleep(0.05)

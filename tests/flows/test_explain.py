@@ -102,11 +102,11 @@ def test_the_planted_cause_comes_first(plant: int, first: str, desk: Desk) -> No
 def test_a_run_explains_what_it_finds_slower(desk: Desk) -> None:
     """In its own words, in those of whoever judges the report again, and of the command without a BASE."""
     desk.install()
-    status, lines, errors = desk.typed("compare", "HEAD", "--json", "found.json", "--", "-k", "64", PLANT="1")
+    status, lines, errors = desk.typed("compare", "HEAD", "--", "-k", "64", PLANT="1")
     assert status == ExitStatus.REGRESSED, errors
     (because,) = (line for line in lines if line.startswith("    because: "))
     assert because.startswith("    because:   local_accesses 0 -> 3833856, occupancy 91 % -> 47 %, dram_written ")
-    report = read_report(desk.project.path / "found.json")
+    report = read_report(next(desk.project.path.glob(".perfguard/compare/report-*.json")))
     (result,) = judge_again(report, Lane(report.hardware, report.toolchain, [], report.base)).results
     (slower,) = (verdict for verdict in result.verdicts if verdict.word is Word.SLOWER)
     assert "because: local_accesses 0 -> 3833856, " in slower.reason

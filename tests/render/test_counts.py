@@ -165,8 +165,7 @@ def test_a_few_undecided_times_are_told_and_succeed() -> None:
     assert exit_status(whole, strict=True) is ExitStatus.UNGUARDED
     assert not wants_comment(whole, False)
     assert (
-        statuses(whole, strict=False)[0].description
-        == "undecided: 1 of 4 timed cases could not be judged: too noisy"
+        statuses(whole, strict=False)[0].description == "undecided: 1 of 4 timed cases could not be judged: too noisy"
     )
 
 
