@@ -19,10 +19,9 @@ def with_room(fn: Callable[..., T]) -> Callable[..., T]:
     than many calls that are timed, and a tenth of a run, wherever the depth of pytest's own calls puts that boundary.
     """
 
-    @functools.wraps(fn)
     def called(*args: Any, **kwargs: Any) -> T:
         __tracebackhide__ = True
         return fn(*args, **kwargs)
 
-    called.__code__ = called.__code__.replace(co_stacksize=_ENTRIES)  # type: ignore[attr-defined]
-    return called
+    called.__code__ = called.__code__.replace(co_stacksize=_ENTRIES)
+    return functools.wraps(fn)(called)

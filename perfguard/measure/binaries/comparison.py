@@ -102,7 +102,7 @@ def compare_cases(cases: Sequence[Sides], compilers: tuple[Compiler, Compiler]) 
     by_case = [_target_comparisons(sides, compilers) for sides in cases]
     comparisons = [comparison for of_case in by_case for comparison in of_case]
     pairs = [pair for comparison in comparisons for pair in comparison.pairs if not pair.is_known]
-    if compilers[0].toolchain == compilers[1].toolchain:
+    if pairs and compilers[0].toolchain == compilers[1].toolchain:
         irs = first_irs(_jobs(pairs))
         pairs = [pair for pair in pairs if not pair.has_equal(irs)]
     summed = [job for comparison in comparisons for side in comparison.summed for jobs in side.values() for job in jobs]

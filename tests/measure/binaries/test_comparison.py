@@ -269,6 +269,14 @@ def test_cases_are_compared_together_and_answered_in_order(reader: Reader) -> No
     assert (set(first), set(second)) == ({"sm_90.load_bits"}, {"sm_90.store_bits"})
 
 
+def test_calls_without_kernels_start_no_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its start takes seconds, as it imports Triton."""
+    monkeypatch.setattr(compiler, "_Worker", lambda *_: pytest.fail("a compiler was started"))
+    nothing = [OnTarget("sm_90", Recording())]
+    base, work = (Compiler(tmp_path, path=[side]) for side in ("base", "work"))
+    assert compare_cases([Sides(nothing, nothing)], (base, work)) == [Compared()]
+
+
 def test_what_could_not_be_followed_or_compiled_here_is_a_problem_and_convicts_nobody(reader: Reader) -> None:
     base = reader.follow(reader.call(SCALE, X))
     cut_short = [OnTarget("sm_90", Recording(problem="took longer than 120 s", passing=True))]
