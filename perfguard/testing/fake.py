@@ -185,10 +185,6 @@ class FakeDevice(Device):
         self._queue.clear()
         self._block_factor = self._factor(self._block_noise)
 
-    def aside(self) -> contextlib.AbstractContextManager[None]:
-        self.synchronize()
-        return super().aside()
-
     def now_us(self) -> float:
         return self.host_us
 

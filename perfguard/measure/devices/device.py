@@ -167,6 +167,7 @@ class Device(abc.ABC):
         to 0.4 µs more, on and off. Calls for a capture must be made and warmed up inside: autograd runs a backward pass
         on the queue of its forward pass, and libraries keep a workspace per queue.
         """
+        self.synchronize()
         return nullcontext()
 
     def capture(self, calls: Sequence[Callable[[], object]], keep: int) -> Graph:
