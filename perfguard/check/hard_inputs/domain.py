@@ -120,8 +120,8 @@ def _other_codes(position: int, eager: Tensor, near: Nearby, got: Tensor | None)
         chosen = [each[position] for each in near.chosen]
         return [rounded, bounded, near.untied[position], *chosen, *near.numbered(position)]
     if got is not None and bounded is not None and got.shape == eager.shape == bounded.shape:
-        same = [torch.isclose(got.float(), each.float(), 0, 0, equal_nan=True) for each in (eager, bounded)]
-        bounded = bounded if bool(torch.stack(same).any(0).all()) else eager
+        apart = torch.stack([_apart(each, got) for each in (eager, bounded)])  # Roundings may differ by a step.
+        bounded = eager if bool(apart.all(0).any()) else bounded
     return [rounded, bounded]
 
 
@@ -130,7 +130,12 @@ def _unstable(eager: Tensor, moved: Tensor | None) -> bool:
     if moved is None or moved.shape != eager.shape:
         return True
     if eager.dtype in FP8_DTYPES:
-        a, b = eager.float(), moved.float()
-        step = ROUNDING[eager.dtype] * 2
-        return bool(((a - b).abs() > step * a.abs() + step).any()) or not torch.equal(kinds(a), kinds(b))
+        return bool(_apart(eager, moved).any())
     return not torch.equal(eager, moved.to(eager.dtype))
+
+
+def _apart(codes: Tensor, others: Tensor) -> Tensor:
+    """A mask of codes that are more than a step from the others, or NaN or infinite unlike these."""
+    a, b = codes.float(), others.float()
+    step = ROUNDING[codes.dtype] * 2
+    return ((a - b).abs() > step * a.abs() + step) | (kinds(a) != kinds(b))

@@ -513,12 +513,17 @@ def test_counts_and_booleans_accuse_nobody_without_evidence() -> None:
         padded = [F.pad(part[:most], (0, 0, 0, most)) for part in x.split(counts.tolist())]
         return torch.stack([each[:most].sum(0) for each in padded])
 
+    def from_behind(x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(16, 8).index_copy(0, slots.flip(0), x.flip(0))
+
+    slots = torch.tensor([8, 13, 3])
     groups = torch.arange(4).repeat_interleave(COUNTS)
     unread = torch.ones(24, dtype=torch.bool)
     for candidate, reference, args in (
         (by_groups, by_counts, (plain(24, 8), COUNTS, groups)),
         (of_most, by_counts, (plain(24, 8), COUNTS, int(COUNTS.max()))),
         (lambda x, keep: x.where(keep[:, None], 0), lambda x, keep: x * 1, (plain(24, 8), unread)),
+        (from_behind, lambda x, slots: x.new_zeros(16, 8).index_copy(0, slots, x), (plain(3, 8), slots)),
     ):
         found = run_hard(Call(candidate, args, reference, hard=only("unmarked integers")), EVERYTHING)
         assert found.problem == ""
@@ -610,6 +615,15 @@ def test_where_the_reference_says_nothing_nothing_is_judged(
 
 def test_a_reference_that_takes_any_option_and_uses_none_accuses_nobody() -> None:
     call = Call(scaled, (plain(8, 12),), lambda x, **_: x * 1.0, hard=only("scalars"))
+    assert run_hard(call, EVERYTHING).problem == ""
+
+
+@pytest.mark.parametrize("given", [{}, {"most": 0.5}, {"gains": torch.zeros(3)}])
+def test_options_that_no_text_can_hold(given: dict[str, Any]) -> None:
+    def clamped(x: torch.Tensor, most: float = math.inf, gains: torch.Tensor = torch.ones(3)) -> torch.Tensor:
+        return x.clamp(max=most) + gains.sum()
+
+    call = Call(clamped, (plain(8, 12),), clamped, kwargs=given, hard=only("scalars"))
     assert run_hard(call, EVERYTHING).problem == ""
 
 
