@@ -56,8 +56,10 @@ def others_of(value: Any, thresholds: Sequence[int] = (), words: Sequence[str] =
     if type(value) is float:
         if value in (0.0, 1.0):
             return [0.125 + value / 2]
-        # A share of 1 is the end of its range.
-        return [_LARGE] if 0 < value <= EPSILON else [value * 1.5, 0.0, *([1.0] if 0 < value < 1 else [])]
+        # What is less than 1 may be a share, of which 1 is the most: the square root of 1 - beta**step must be real.
+        share = 0 < value < 1
+        other = value / 2 if share and value * 1.5 > 1 else value * 1.5
+        return [_LARGE] if 0 < value <= EPSILON else [other, 0.0, *([1.0] * share)]
     return []
 
 

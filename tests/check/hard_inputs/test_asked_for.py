@@ -618,6 +618,18 @@ def test_a_reference_that_takes_any_option_and_uses_none_accuses_nobody() -> Non
     assert run_hard(call, EVERYTHING).problem == ""
 
 
+def test_a_share_is_never_more_than_1() -> None:
+    """The square root of a negative number is complex."""
+
+    def step(x: torch.Tensor, beta: float = 0.9) -> torch.Tensor:
+        return x.square() * (1 - beta) / (1 - beta**3)
+
+    def by_a_root(x: torch.Tensor, beta: float = 0.9) -> torch.Tensor:
+        return x.square() * ((1 - beta) ** 0.5 / (1 - beta**3) ** 0.5) ** 2
+
+    assert run_hard(Call(by_a_root, (plain(8, 12),), step, hard=only("scalars")), EVERYTHING).problem == ""
+
+
 @pytest.mark.parametrize("given", [{}, {"most": 0.5}, {"gains": torch.zeros(3)}])
 def test_options_that_no_text_can_hold(given: dict[str, Any]) -> None:
     def clamped(x: torch.Tensor, most: float = math.inf, gains: torch.Tensor = torch.ones(3)) -> torch.Tensor:
