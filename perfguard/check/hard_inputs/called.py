@@ -310,6 +310,8 @@ class Called(Procedure):
         with self._mode(run), _Promotions(self._promoted, run.fn is not self._call.fn) if notes else nullcontext():
             results = run()
             if takes_part and self.text == KEPT:
+                if self._state.is_among(tree_tensors(results)):
+                    raise LeftOut("a result is state, which a later call changes")
                 on_copies(run)
             return results
 

@@ -608,6 +608,24 @@ def test_a_result_is_not_overwritten_by_the_next_call(own: bool) -> None:
     assert problem == "" if own else "a result that is kept while a call on other values is made: output" in problem
 
 
+class Summing(nn.Module):
+    """Adds to its buffer and returns it; `own`: a copy of it."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.own = own
+        self.register_buffer("total", torch.zeros(6, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += x
+        return self.total.clone() if self.own else self.total
+
+
+def test_state_that_a_call_returns_may_be_changed_by_the_next() -> None:
+    result = found("sequences", Summing(own=False), (torch.rand(6, 16),), Summing(own=True))
+    assert (result.problem, result.left_out.total()) == ("", 1)
+
+
 class Gated(nn.Module):
     """A bias of zeros chooses columns; `fault`: it also adds to them. Angles are made of rates that it keeps."""
 
