@@ -15,8 +15,8 @@ from perfguard.check.numerics.sums import FP8_DTYPES, NAN, ROUNDING, kinds, real
 from perfguard.check.numerics.trial import Trial
 from perfguard.check.numerics.truth import Truth
 
-JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
-SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
+JUMP = 1e-3  # Broken ties may change a group by this share of the whole tensor's RMS.
+SCALE_MOVES = 2.0**-18  # A scale is at an edge if inputs that are off by a rounding change it by more than this share.
 SCALED = 1e-3  # The largest difference from a whole exponent: 1.2 % of the RMS.
 
 
@@ -33,11 +33,11 @@ def lost(trial: Trial, truth: Truth, near: Nearby, usual: Usual) -> str:
         overflows = eager is not None and bool(real_numbers(eager).isinf().any())
         if overflows and math.isfinite(usual.get(truth.names[position], math.nan)):
             continue
-        lost = ~got.isfinite()
+        wrong = ~got.isfinite()
         for each in others:
-            lost &= real_numbers(each).isfinite()
-        if bool(lost.any()):
-            at, number = lost.nonzero()[0].tolist(), int(lost.sum())
+            wrong &= real_numbers(each).isfinite()
+        if bool(wrong.any()):
+            at, number = wrong.nonzero()[0].tolist(), int(wrong.sum())
             return (
                 f"{truth.names[position]}: {number} of {got.numel()} elements are NaN or Inf of finite inputs, and the "
                 f"reference's are finite; first at {at}: got {got[tuple(at)].item()}"

@@ -81,7 +81,7 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
 _LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # Steps that change the limit.
 
 _NUMBERS = re.compile(r"numbers (-?\d+(?: -?\d+)*)")
-_MOST_PAGES = 2  # sizes that a length is a multiple of
+_MOST_PAGES = 2  # A length becomes a multiple of at most this many sizes.
 _MOST_NUMBERS = 16  # that a step names one by one
 
 _OF_ROWS = re.compile(r"rows of groups that end at (\d+(?: \d+)*) and (-?\d+) behind")

@@ -85,7 +85,7 @@ class _DerivedRun:
     launches: list[_DerivedLaunch] = field(default_factory=list)
     operators: Counter[str] = field(default_factory=Counter)
     tunings: set[tuple[str, str]] = field(default_factory=set)
-    saved_bytes: int = 0  # kept for the backward pass, without parameters
+    saved_bytes: int = 0  # What is kept for the backward pass, without parameters.
     is_refused: bool = False
     has_other_dtypes: bool = False  # than the reference's results
 

@@ -632,7 +632,7 @@ def test_a_share_is_never_more_than_1() -> None:
 
 @pytest.mark.parametrize("given", [{}, {"most": 0.5}, {"gains": torch.zeros(3)}])
 def test_options_that_no_text_can_hold(given: dict[str, Any]) -> None:
-    def clamped(x: torch.Tensor, most: float = math.inf, gains: torch.Tensor = torch.ones(3)) -> torch.Tensor:
+    def clamped(x: torch.Tensor, most: float = math.inf, gains: torch.Tensor = LENGTHS) -> torch.Tensor:
         return x.clamp(max=most) + gains.sum()
 
     call = Call(clamped, (plain(8, 12),), clamped, kwargs=given, hard=only("scalars"))
