@@ -419,8 +419,8 @@ EACH = [pytest.param(kind, case, id=f"{kind}-{at}") for kind, cases in CASES.ite
 
 
 def only(kind: str) -> Hard:
-    """Gradients at large inputs need these."""
-    wanted = {kind, "values"} if kind == "gradients" else {kind}
+    """Gradients at large inputs, and ids beyond a narrow dtype, need values."""
+    wanted = {kind, "values"} if kind in ("gradients", "thresholds") else {kind}
     return Hard(without=[each for each in HARD_KINDS if each not in wanted], reason="-")
 
 
@@ -615,6 +615,18 @@ def test_where_the_reference_says_nothing_nothing_is_judged(
 
 def test_a_reference_that_takes_any_option_and_uses_none_accuses_nobody() -> None:
     call = Call(scaled, (plain(8, 12),), lambda x, **_: x * 1.0, hard=only("scalars"))
+    assert run_hard(call, EVERYTHING).problem == ""
+
+
+def test_sorted_values_stay_sorted_if_a_call_leaves_values_out() -> None:
+    def narrowed(edges: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(edges, x).to(torch.uint8)
+
+    def counted_below(edges: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (x[..., None] > edges).sum(-1).to(torch.uint8)
+
+    args, hard = (plain(30).sort().values, plain(5, 7)), Hard(without=["values", "non-finite"], reason="sorted")
+    call = Call(narrowed, args, counted_below, hard=hard)
     assert run_hard(call, EVERYTHING).problem == ""
 
 
