@@ -288,19 +288,25 @@ def tuners_noted(
     launching: Callable[[Any], AbstractContextManager[None]], timing: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[None]:
     """Enter `launching(tuner)` around each launch through a tuner (Autotuner) with several configurations while inside,
-    and `timing()` around each configuration that it times to choose one."""
+    and `timing()` around each configuration that it times to choose one, and around its hook."""
     kind = AUTOTUNER.get()
-    launch, time_one = kind.run, kind._bench
+    launch = kind.run
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            with timing():
+                return function(*args, **kwargs)
+
+        return called
 
     def noted(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        with launching(tuner) if len(tuner.configs) > 1 else nullcontext():
+        if len(tuner.configs) < 2:
+            return launch(tuner, *args, **kwargs)
+        # After the last trial this hook zeroes what the trials have written.
+        with launching(tuner), mock.patch.object(tuner, "pre_hook", timed(tuner.pre_hook)):
             return launch(tuner, *args, **kwargs)
 
-    def timed(tuner: Any, *args: Any, **kwargs: Any) -> Any:
-        with timing():
-            return time_one(tuner, *args, **kwargs)
-
-    with mock.patch.object(kind, "run", noted), mock.patch.object(kind, "_bench", timed):
+    with mock.patch.object(kind, "run", noted), mock.patch.object(kind, "_bench", timed(kind._bench)):
         yield
 
 

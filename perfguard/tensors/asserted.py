@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from perfguard._compat.torch_internals import schema_of
+from perfguard._compat.torch_internals import OVERLOAD, schema_of
 from perfguard._compat.torch_utils import DispatchMode, are_unfolded, is_fake
 
 
@@ -33,10 +33,13 @@ def refuse_asserted(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 class _Checked(DispatchMode):
     """Checks the operators on tensors of a GPU."""
 
+    supports_higher_order_operators = True  # Otherwise torch.cond and the like would raise.
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and are_unfolded(types):
             return NotImplemented
-        refuse_asserted(func, args, kwargs or {})
+        if isinstance(func, OVERLOAD.get()):
+            refuse_asserted(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
     @classmethod
@@ -51,7 +54,7 @@ def asserted_on_the_host() -> AbstractContextManager[Any]:
 
 
 def _within(func: Any, index: Any, least: int, size: int) -> None:
-    if not isinstance(index, torch.Tensor) or index.dtype in (torch.bool, torch.uint8) or _is_free(index):
+    if not isinstance(index, torch.Tensor) or index.dtype is torch.bool or _is_free(index):
         return
     low, high = (int(each) for each in index.aminmax())
     if low < least or high >= size:

@@ -40,6 +40,7 @@ INDEXED: dict[str, tuple[Callable[..., Any], list[Any], list[Any]]] = {
     "index behind a mask": (lambda i: X[None][X[None, :, 0] >= 0, i], [(rows(5),)], [(rows(6),)]),
     "index_put_": (lambda i: X.clone().index_put_((i,), torch.tensor(1.0)), [(rows(3),)], [(rows(4),)]),
     "take": (lambda i: X.take(i), [(rows(23, -24),)], [(rows(24),)]),
+    "labels of uint8": (lambda t: F.cross_entropy(X, t.byte()), [(rows(0, 5, 1, 1),)], [(rows(0, 6, 1, 1),)]),
     "cross_entropy": (lambda t, **o: F.cross_entropy(X, t, **o), [(rows(0, 5, -100, 1),)], [(rows(0, 6, 1, 1),)]),
     "another label that is ignored": (
         lambda t: F.cross_entropy(X, t, ignore_index=0), [(rows(0, 5, 1, 1),)], [(rows(0, 5, -100, 1),)],
@@ -82,6 +83,11 @@ def test_a_gpu_would_assert_what_a_cpu_refuses(name: str, monkeypatch: pytest.Mo
         assert mode.refused, args
         with asserted._Checked(), pytest.raises((IndexError, ValueError)):
             run(*args)
+
+
+def test_operators_that_take_functions_run() -> None:
+    with asserted._Checked():
+        torch.cond(torch.tensor(True), torch.sin, torch.cos, (X,))
 
 
 def test_nothing_is_checked_without_a_gpu() -> None:

@@ -61,7 +61,7 @@ FROZEN = "frozen: "  # parameters, by name
 ALL = "all parameters"
 IN = "parameters as "  # Another dtype follows.
 
-_MOST_TRAINED = 2  # inputs that a test does not differentiate by
+_MOST_TRAINED = 2  # At most this many inputs that a test does not differentiate by get gradients.
 _MOST_FROZEN = 8  # parameters that are frozen one by one
 _OTHERS = {
     torch.bfloat16: (torch.float32, torch.float16),
@@ -112,9 +112,9 @@ def _gradients(call: Call) -> list[Part]:
     together = call.hard is not None and "values" in call.hard.without
     free = {at: leaf for at, leaf in _floats(call).items() if not (together or is_paired(leaf) or is_mask(leaf))}
     others = [place for place, leaf in free.items() if not leaf.requires_grad]
-    trained = [Part("modes", {place: TRAINED}) for place in others[:_MOST_TRAINED]]
+    by_others = [Part("modes", {place: TRAINED}) for place in others[:_MOST_TRAINED]]
     alone = [Part("modes", {INCOMING: f"of output {at} alone"}) for at in (1, 0)]
-    return [part for turn in zip_longest(trained, alone) for part in turn if part is not None]
+    return [part for turn in zip_longest(by_others, alone) for part in turn if part is not None]
 
 
 def _turns_of(modes: Sequence[str], gradients: Sequence[Part]) -> list[Part]:
@@ -291,7 +291,7 @@ class Called(Procedure):
                 for tensor in {id(each): each for each in cast}.values():
                     stack.enter_context(changed(tensor, "data", tensor.data.to(dtype)))
             elif self.text == DIFFERENT:
-                written = [name.removeprefix("buffer ") for name in self._state.names]  # such as a cache's unused rows
+                written = [name.removeprefix("buffer ") for name in self._state.names]  # A cache has unused rows.
                 pairs = [pair for name, pair in _of_one_value(self._call).items() if name not in written]
                 stack.enter_context(restored([each for pair in pairs for each in pair]))
                 with torch.no_grad():
@@ -310,6 +310,8 @@ class Called(Procedure):
         with self._mode(run), _Promotions(self._promoted, run.fn is not self._call.fn) if notes else nullcontext():
             results = run()
             if takes_part and self.text == KEPT:
+                if self._state.is_among(tree_tensors(results)):
+                    raise LeftOut("a result is state, which a later call changes")
                 on_copies(run)
             return results
 

@@ -15,8 +15,8 @@ from perfguard.check.numerics.sums import FP8_DTYPES, NAN, ROUNDING, kinds, real
 from perfguard.check.numerics.trial import Trial
 from perfguard.check.numerics.truth import Truth
 
-JUMP = 1e-3  # share of the whole tensor's RMS by which a group may change if ties are broken
-SCALE_MOVES = 2.0**-18  # relative change by inputs off by a rounding, beyond which a scale is at an edge
+JUMP = 1e-3  # Broken ties may change a group by this share of the whole tensor's RMS.
+SCALE_MOVES = 2.0**-18  # A scale is at an edge if inputs that are off by a rounding change it by more than this share.
 SCALED = 1e-3  # The largest difference from a whole exponent: 1.2 % of the RMS.
 
 
@@ -33,11 +33,11 @@ def lost(trial: Trial, truth: Truth, near: Nearby, usual: Usual) -> str:
         overflows = eager is not None and bool(real_numbers(eager).isinf().any())
         if overflows and math.isfinite(usual.get(truth.names[position], math.nan)):
             continue
-        lost = ~got.isfinite()
+        wrong = ~got.isfinite()
         for each in others:
-            lost &= real_numbers(each).isfinite()
-        if bool(lost.any()):
-            at, number = lost.nonzero()[0].tolist(), int(lost.sum())
+            wrong &= real_numbers(each).isfinite()
+        if bool(wrong.any()):
+            at, number = wrong.nonzero()[0].tolist(), int(wrong.sum())
             return (
                 f"{truth.names[position]}: {number} of {got.numel()} elements are NaN or Inf of finite inputs, and the "
                 f"reference's are finite; first at {at}: got {got[tuple(at)].item()}"
@@ -120,8 +120,8 @@ def _other_codes(position: int, eager: Tensor, near: Nearby, got: Tensor | None)
         chosen = [each[position] for each in near.chosen]
         return [rounded, bounded, near.untied[position], *chosen, *near.numbered(position)]
     if got is not None and bounded is not None and got.shape == eager.shape == bounded.shape:
-        same = [torch.isclose(got.float(), each.float(), 0, 0, equal_nan=True) for each in (eager, bounded)]
-        bounded = bounded if bool(torch.stack(same).any(0).all()) else eager
+        apart = torch.stack([_apart(each, got) for each in (eager, bounded)])  # Roundings may differ by a step.
+        bounded = eager if bool(apart.all(0).any()) else bounded
     return [rounded, bounded]
 
 
@@ -130,7 +130,12 @@ def _unstable(eager: Tensor, moved: Tensor | None) -> bool:
     if moved is None or moved.shape != eager.shape:
         return True
     if eager.dtype in FP8_DTYPES:
-        a, b = eager.float(), moved.float()
-        step = ROUNDING[eager.dtype] * 2
-        return bool(((a - b).abs() > step * a.abs() + step).any()) or not torch.equal(kinds(a), kinds(b))
+        return bool(_apart(eager, moved).any())
     return not torch.equal(eager, moved.to(eager.dtype))
+
+
+def _apart(codes: Tensor, others: Tensor) -> Tensor:
+    """A mask of codes that are more than a step from the others, or NaN or infinite unlike these."""
+    a, b = codes.float(), others.float()
+    step = ROUNDING[codes.dtype] * 2
+    return ((a - b).abs() > step * a.abs() + step) | (kinds(a) != kinds(b))

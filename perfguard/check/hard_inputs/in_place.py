@@ -47,7 +47,7 @@ def fill(tensors: Sequence[torch.Tensor]) -> None:
             place = distinct(tensor)
             dim = next((dim for dim, size in enumerate(place.shape) if size > 1), None)
             values = place.clone() if dim is None else place.flip(dim)
-            with suppress(RuntimeError):  # elements that overlap in memory
+            with suppress(RuntimeError):  # Elements may overlap in memory.
                 place.copy_(values.mul_(0.5))
 
 
@@ -66,7 +66,7 @@ def restored(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 @contextmanager
 def filled(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Other values in place while inside, and the same again afterwards."""
+    """Put other values in place while inside, and the given ones back afterwards."""
     with restored(tensors):
         fill(tensors)
         yield

@@ -81,7 +81,7 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
 _LIMITS = re.compile(r"(?:modulo|ends at most) (\d+)")  # Steps that change the limit.
 
 _NUMBERS = re.compile(r"numbers (-?\d+(?: -?\d+)*)")
-_MOST_PAGES = 2  # sizes that a length is a multiple of
+_MOST_PAGES = 2  # A length becomes a multiple of at most this many sizes.
 _MOST_NUMBERS = 16  # that a step names one by one
 
 _OF_ROWS = re.compile(r"rows of groups that end at (\d+(?: \d+)*) and (-?\d+) behind")
@@ -263,7 +263,8 @@ def unmarked(leaves: Sequence[Any], place: int) -> list[str]:
     if least < 0 or most < 2 or total in sizes or (not repeats and most - 1 in known) or (ascending and repeats):
         return []
     pages = [most // size * size for size in sorted(sizes) if 1 < size < most]
-    fewer = [each for each in pages if each not in (most, most - 1)][:_MOST_PAGES]
+    # Places that are all different stay so: of two that are equal nobody says which is written last.
+    fewer = [each for each in pages if each not in (most, most - 1) and (repeats or each not in known)][:_MOST_PAGES]
     return ["reversed", *(f"{most} replaced by {each}" for each in dict.fromkeys([most - 1, *fewer]))]
 
 

@@ -233,13 +233,15 @@ def _long_sums(given: _Given) -> Iterable[Parts]:
 
 
 def _thresholds(given: _Given) -> Iterable[Parts]:
-    places = places_of(given.call, given.leaves)
+    fixed = given.call.hard is not None and "values" in given.call.hard.without  # Sorted values stay sorted.
+    places = {} if fixed else places_of(given.call, given.leaves)
     ranks = [(places[name], rank) for name, rank in given.code.ranks if name in places]
     yield from ([part] for part in given.sizes.led(ranks))
     yield from given.sizes.thresholds(given.code.thresholds)
     for parts in given.sizes.thresholds(given.code.counts):
         for part in parts:
-            steps = {at: f"{text}, {REVERSED}" if at in given.floats else text for at, text in part.steps.items()}
+            turned = () if fixed else given.floats
+            steps = {at: f"{text}, {REVERSED}" if at in turned else text for at, text in part.steps.items()}
             yield [Part("thresholds", steps)]
 
 

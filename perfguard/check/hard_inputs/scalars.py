@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +24,6 @@ from perfguard.model.call import Call
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
 OPTIONS = -4  # the place of keyword arguments that the call does not give, among the places of its inputs
-_PLAIN = (bool, int, float, str)
 _LARGE = 0.25  # A value that has an effect in place of an epsilon.
 _MOST = 64  # a larger integer is a size or a seed rather than an option
 _NOBODY = -10  # and less: an id that stands for none, where -1 and -2 may be dimensions
@@ -56,8 +56,10 @@ def others_of(value: Any, thresholds: Sequence[int] = (), words: Sequence[str] =
     if type(value) is float:
         if value in (0.0, 1.0):
             return [0.125 + value / 2]
-        # A share of 1 is the end of its range.
-        return [_LARGE] if 0 < value <= EPSILON else [value * 1.5, 0.0, *([1.0] if 0 < value < 1 else [])]
+        # What is less than 1 may be a share, of which 1 is the most: the square root of 1 - beta**step must be real.
+        share = 0 < value < 1
+        other = value / 2 if share and value * 1.5 > 1 else value * 1.5
+        return [_LARGE] if 0 < value <= EPSILON else [other, 0.0, *([1.0] * share)]
     return []
 
 
@@ -75,9 +77,8 @@ def scalars_of(
     plain = [(place, leaf, "") for place, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
     found = [each for each in plain if type(each[1]) is not int or each[1] not in sizes]
     mine, theirs = (_signature(fn) for fn in (call.fn, call.reference))
-    takes_all = any(
-        each.kind is each.VAR_KEYWORD for each in theirs.values()
-    )  # and passes them on, or results do not change
+    # A reference with `**options` passes them on, or its results do not change.
+    takes_all = any(each.kind is each.VAR_KEYWORD for each in theirs.values())
     shared = _defaults(call.fn if takes_all else call.reference, call)
     for name, value in _defaults(call.fn, call).items():
         if name in shared and "Tensor" not in str(mine[name].annotation):
@@ -91,15 +92,20 @@ def scalars_of(
             {place: f"{name}={other!r}" if name else f"{other!r} for {value!r}"}
             | dict.fromkeys(follow, f"{value} replaced by {other}")
             for other in others_of(value, thresholds, words)
+            if _has_text(other)
         ]
         (hidden if is_neutral(value) or follow else others).append(steps)
     # What switches an option off is its default, such as a window of -1.
     for name, value in call.kwargs.items():
-        default = mine[name].default if name in mine else inspect.Parameter.empty
-        both = name in theirs and theirs[name].default == default
-        if both and type(default) in _PLAIN and type(value) in _PLAIN and default != value:
+        default, other = (each[name].default if name in each else inspect.Parameter.empty for each in (mine, theirs))
+        if all(map(_has_text, (value, default, other))) and value != default == other:
             (hidden if is_neutral(default) else others).append([{OPTIONS: f"{name}={default!r}"}])
     return [each for each in hidden if each], [each for each in others if each]
+
+
+def _has_text(value: Any) -> bool:
+    """Whether a derivation's text can hold a number or option, as it can no infinity."""
+    return type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
 
 
 def unchecked(call: Call) -> dict[str, str]:

@@ -6,12 +6,13 @@ Both sides begin each run with the candidate's state, so their states after it c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from perfguard._compat.torch_internals import storage_address
 from perfguard.check.numerics.modules import modules_of
 from perfguard.check.numerics.trial import Inputs, run_trial
 from perfguard.check.numerics.truth import Reference
@@ -161,6 +162,12 @@ class State:
                 for side, places in ((True, self._own), (False, self._theirs))
             }
             yield
+
+    def is_among(self, results: Iterable[torch.Tensor]) -> bool:
+        """Whether a result is memory of the candidate's state, as a cache that a call returns."""
+        values = (getattr(*self._own[name]) for name in self.names)
+        kept = {storage_address(each) for each in values if isinstance(each, torch.Tensor)}
+        return any(has_storage(each) and storage_address(each) in kept for each in results)
 
     def read(self, fn: Callable[..., Any]) -> list[torch.Tensor]:
         """The state of the function's side after a run."""

@@ -213,8 +213,8 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
     except Exception as error:
         return _raised(error, derivation, inputs)
     pairs = zip(trial.gradients, eager.gradients, strict=True) if derivation.trains else ()
-    if any(_is_nothing(mine) and not _is_nothing(theirs) for mine, theirs in pairs):
-        raise LeftOut("the candidate offers no gradient of an input that needed none")
+    if any(_is_nothing(mine) != _is_nothing(theirs) for mine, theirs in pairs):
+        raise LeftOut("one side offers no gradient of an input that needed none")
     for words in canaries.written():
         return f"out of bounds: {words}"
     for words in trial.modified:

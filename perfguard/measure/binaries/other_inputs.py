@@ -12,7 +12,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -85,7 +85,7 @@ class _DerivedRun:
     launches: list[_DerivedLaunch] = field(default_factory=list)
     operators: Counter[str] = field(default_factory=Counter)
     tunings: set[tuple[str, str]] = field(default_factory=set)
-    saved_bytes: int = 0  # kept for the backward pass, without parameters
+    saved_bytes: int = 0  # What is kept for the backward pass, without parameters.
     is_refused: bool = False
     has_other_dtypes: bool = False  # than the reference's results
 
@@ -125,7 +125,8 @@ def _followed(other: OtherCall, recorder: _DerivedRecorder | None, on_the_host: 
         with Unwritten(on_the_host, note), suppress(_LimitReached):  # The inputs are made on the host, too.
             call = other.make()
             kept: dict[int, torch.Tensor] = {}
-            with torch.autograd.graph.saved_tensors_hooks(lambda each: _kept(each, kept), lambda each: each):
+            hooks = torch.autograd.graph.saved_tensors_hooks(lambda each: _kept(each, kept), lambda each: each)
+            with hooks if other.kind == "gradients" else nullcontext():  # torch.func raises under hooks.
                 traced_step(call, {}, enter)
     except Exception as error:
         if not other.refusals or not current or not _is_of_operators(error) or not _is_taken(other, on_the_host):

@@ -59,7 +59,7 @@ class _Tally(operators.Operators):
         super().__init__(kind)
         self._interpreted = interpreted
         self.compiled: dict[str, tuple[Any, Any]] = {}  # Kernels launched on a GPU, by hash, and their tuners.
-        self._tuner: Any = None  # the tuner through which kernels are launched now
+        self._tuner: Any = None  # Kernels are launched through this tuner now.
         self.names: Counter[str] = Counter()
         self.kernels: Counter[tuple[str, str]] = Counter()
         self._copies: Counter[tuple[str, Line | None]] = Counter()

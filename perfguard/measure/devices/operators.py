@@ -84,7 +84,7 @@ class Operators(DispatchMode):
         self.alive: dict[int, Storage] = {}  # The key is the address.
         self.bytes = self.peak = 0  # of the storages that are alive
         self.inside = 0  # the nesting depth of operators implemented by libraries
-        self.paused = False  # in Triton's interpreter, or while a tuner times its configurations
+        self.paused = False  # Nothing counts in Triton's interpreter, or while a tuner times its configurations.
         self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
     def on_operator(self, name: str) -> None:

@@ -419,8 +419,8 @@ EACH = [pytest.param(kind, case, id=f"{kind}-{at}") for kind, cases in CASES.ite
 
 
 def only(kind: str) -> Hard:
-    """Gradients at large inputs need these."""
-    wanted = {kind, "values"} if kind == "gradients" else {kind}
+    """Gradients at large inputs, and ids beyond a narrow dtype, need values."""
+    wanted = {kind, "values"} if kind in ("gradients", "thresholds") else {kind}
     return Hard(without=[each for each in HARD_KINDS if each not in wanted], reason="-")
 
 
@@ -513,12 +513,17 @@ def test_counts_and_booleans_accuse_nobody_without_evidence() -> None:
         padded = [F.pad(part[:most], (0, 0, 0, most)) for part in x.split(counts.tolist())]
         return torch.stack([each[:most].sum(0) for each in padded])
 
+    def from_behind(x: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(16, 8).index_copy(0, slots.flip(0), x.flip(0))
+
+    slots = torch.tensor([8, 13, 3])
     groups = torch.arange(4).repeat_interleave(COUNTS)
     unread = torch.ones(24, dtype=torch.bool)
     for candidate, reference, args in (
         (by_groups, by_counts, (plain(24, 8), COUNTS, groups)),
         (of_most, by_counts, (plain(24, 8), COUNTS, int(COUNTS.max()))),
         (lambda x, keep: x.where(keep[:, None], 0), lambda x, keep: x * 1, (plain(24, 8), unread)),
+        (from_behind, lambda x, slots: x.new_zeros(16, 8).index_copy(0, slots, x), (plain(3, 8), slots)),
     ):
         found = run_hard(Call(candidate, args, reference, hard=only("unmarked integers")), EVERYTHING)
         assert found.problem == ""
@@ -610,6 +615,39 @@ def test_where_the_reference_says_nothing_nothing_is_judged(
 
 def test_a_reference_that_takes_any_option_and_uses_none_accuses_nobody() -> None:
     call = Call(scaled, (plain(8, 12),), lambda x, **_: x * 1.0, hard=only("scalars"))
+    assert run_hard(call, EVERYTHING).problem == ""
+
+
+def test_sorted_values_stay_sorted_if_a_call_leaves_values_out() -> None:
+    def narrowed(edges: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(edges, x).to(torch.uint8)
+
+    def counted_below(edges: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (x[..., None] > edges).sum(-1).to(torch.uint8)
+
+    args, hard = (plain(30).sort().values, plain(5, 7)), Hard(without=["values", "non-finite"], reason="sorted")
+    call = Call(narrowed, args, counted_below, hard=hard)
+    assert run_hard(call, EVERYTHING).problem == ""
+
+
+def test_a_share_is_never_more_than_1() -> None:
+    """The square root of a negative number is complex."""
+
+    def step(x: torch.Tensor, beta: float = 0.9) -> torch.Tensor:
+        return x.square() * (1 - beta) / (1 - beta**3)
+
+    def by_a_root(x: torch.Tensor, beta: float = 0.9) -> torch.Tensor:
+        return x.square() * ((1 - beta) ** 0.5 / (1 - beta**3) ** 0.5) ** 2
+
+    assert run_hard(Call(by_a_root, (plain(8, 12),), step, hard=only("scalars")), EVERYTHING).problem == ""
+
+
+@pytest.mark.parametrize("given", [{}, {"most": 0.5}, {"gains": torch.zeros(3)}])
+def test_options_that_no_text_can_hold(given: dict[str, Any]) -> None:
+    def clamped(x: torch.Tensor, most: float = math.inf, gains: torch.Tensor = LENGTHS) -> torch.Tensor:
+        return x.clamp(max=most) + gains.sum()
+
+    call = Call(clamped, (plain(8, 12),), clamped, kwargs=given, hard=only("scalars"))
     assert run_hard(call, EVERYTHING).problem == ""
 
 

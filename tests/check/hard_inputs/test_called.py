@@ -318,6 +318,8 @@ def test_a_gradient_by_what_a_test_does_not_differentiate_by(fn: Callable[..., A
     problem = run_hard(Call(fn, (x(), x(16, grad=False)), weighted, hard=hard), SECONDS).problem
     assert words in problem
     assert bool(problem) == bool(words)
+    without = Call(weighted, (x(), x(16, grad=False)), lambda x, w: weighted(x, w.detach()), hard=hard)
+    assert run_hard(without, SECONDS).problem == ""  # A reference may read it as a number.
 
 
 def test_a_compiled_candidate_is_called_otherwise_without_being_compiled_anew() -> None:
@@ -604,6 +606,24 @@ class Buffered:
 def test_a_result_is_not_overwritten_by_the_next_call(own: bool) -> None:
     problem = found("sequences", Buffered(own), (x(grad=False),), lambda x: x + x).problem
     assert problem == "" if own else "a result that is kept while a call on other values is made: output" in problem
+
+
+class Summing(nn.Module):
+    """Adds to its buffer and returns it; `own`: a copy of it."""
+
+    def __init__(self, own: bool) -> None:
+        super().__init__()
+        self.own = own
+        self.register_buffer("total", torch.zeros(6, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total += x
+        return self.total.clone() if self.own else self.total
+
+
+def test_state_that_a_call_returns_may_be_changed_by_the_next() -> None:
+    result = found("sequences", Summing(own=False), (torch.rand(6, 16),), Summing(own=True))
+    assert (result.problem, result.left_out.total()) == ("", 1)
 
 
 class Gated(nn.Module):

@@ -494,3 +494,11 @@ def test_fp8_codes_of_a_row_with_an_infinity_are_of_nan_or_of_the_largest_number
     outcome = of_one(partial(fp8_rows, due=due), plain(4, 32), fp8_rows, "values", "row 1 inf at first")
     assert (outcome.problem == "") == right
     assert (outcome.left_out == "") == (due != "largest")
+
+
+def test_fp8_codes_of_the_largest_number_may_be_rounded_otherwise_by_a_step() -> None:
+    def rounded(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        codes, scale = fp8_rows(x, "largest")
+        return (codes.view(torch.uint8) + torch.eye(4, 32, dtype=torch.uint8)[:1]).view(codes.dtype), scale
+
+    assert of_one(rounded, plain(4, 32), fp8_rows, "values", "row 1 inf at first").left_out

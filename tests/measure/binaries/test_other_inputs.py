@@ -356,6 +356,13 @@ def test_bytes_that_are_kept_for_a_frozen_input_are_counted(reader: Reader) -> N
     assert parts_of(reader, Call(layer, (x,), layer))["saved bytes (frozen parameters)"] == 4 * 6 * 4
 
 
+def test_functions_that_are_transformed_run_on_other_layouts(reader: Reader) -> None:
+    """`torch.func` refuses hooks of saved tensors."""
+    x = torch.randn(6, 4, requires_grad=True)
+    call = Call(lambda x: x * torch.func.grad(torch.sum)(x.detach()), (x,), lambda x: x * 1)
+    assert parts_of(reader, call)["refused (layouts)"] == 0
+
+
 def doubled_if(cond: Callable[[], bool]) -> Callable[[torch.Tensor], torch.Tensor]:
     return lambda x: x * 2 + 0 if cond() else x * 2
 

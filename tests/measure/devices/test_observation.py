@@ -55,7 +55,7 @@ class Kernel:
 def test_a_tuner_that_times_its_configurations_is_not_the_test() -> None:
     """A process that has found its choice on the disk, or has tuned before, times nothing."""
     configurations = [triton.Config({"BLOCK": tile}) for tile in (2048, 1024)]
-    tuner = triton.autotune(configurations, key=["x"])(triton.jit(double))
+    tuner = triton.autotune(configurations, key=["x"], reset_to_zero=["x"])(triton.jit(double))
     tuner.fn = kernel = Kernel()
     tuner._do_bench = lambda call, quantiles: [[call() for _ in range(3)] and float(kernel.tiles[-1])] * 3
     x, found = torch.zeros(8), []
