@@ -31,6 +31,9 @@ module = importlib.import_module("kernels.block_scaled.grouped_mm")  # its name 
 SCALINGS = pytest.mark.parametrize("scaling", ["1x128", "mx"])
 RAGGED = Split("ragged", (0, 5, 0, 130, 1), unused=3)  # a block and a bit, empty groups, rows of no group
 NAMES = ("out", "grad_a", "grad_w")
+# Of the largest element. Hopper's matrix units keep about 14 bits of a sum of fp8 products (DeepSeek-V3, section 3.3.2),
+# until a block of 128 leaves them; on an H100 the largest difference is 1.24 in 2^13.
+OF_FLOAT32, OF_MATRIX_UNITS = 1e-5, 2.0**-12
 
 
 def operands(split: Split, inner: int, outer: int, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Any:
@@ -105,8 +108,9 @@ def test_powers_of_two_and_float32(power_of_two: bool, kernel_path: KernelPath) 
     true = run(reference.grouped_mm, a.double(), w.double(), grad, offs, power_of_two=power_of_two)
     assert [each.dtype for each in got] == [torch.bfloat16, torch.float32, torch.float32]
     assert_close(got, true)
+    share = OF_MATRIX_UNITS if kernel_path.name == "triton" else OF_FLOAT32
     for one, other in zip(got[1:], true[1:], strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5 * other.abs().max().item())
+        torch.testing.assert_close(one.double(), other, rtol=0, atol=share * other.abs().max().item())
 
 
 @SCALINGS
