@@ -31,8 +31,8 @@ module = importlib.import_module("kernels.block_scaled.grouped_mm")  # its name 
 SCALINGS = pytest.mark.parametrize("scaling", ["1x128", "mx"])
 RAGGED = Split("ragged", (0, 5, 0, 130, 1), unused=3)  # a block and a bit, empty groups, rows of no group
 NAMES = ("out", "grad_a", "grad_w")
-# Of the largest element. Hopper's matrix units keep about 14 bits of a sum of fp8 products (DeepSeek-V3, section 3.3.2),
-# until a block of 128 leaves them; on an H100 the largest difference is 1.24 in 2^13.
+# Shares of the largest element. Hopper's matrix units keep about 14 bits of a sum of fp8 products until a block of 128
+# leaves them (DeepSeek-V3, section 3.3.2); on an H100 the largest difference is 1.24 in 2^13.
 OF_FLOAT32, OF_MATRIX_UNITS = 1e-5, 2.0**-12
 
 
