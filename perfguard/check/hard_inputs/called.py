@@ -118,7 +118,7 @@ def _gradients(call: Call) -> list[Part]:
 
 
 def _turns_of(modes: Sequence[str], gradients: Sequence[Part]) -> list[Part]:
-    """The first mode, what few calls have, and the other modes."""
+    """The first mode, then two of the gradients, which few calls have, then the rest."""
     called = [Part("modes", {CALLED: text}) for text in modes]
     return [*called[:1], *gradients[:2], *called[1:], *gradients[2:]]
 

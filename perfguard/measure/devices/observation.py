@@ -39,7 +39,9 @@ def observed(kind: str, interpreted: Interpreted | None = None) -> Iterator[Obse
     with (
         counted() as work,
         entered_when_loaded("triton", lambda: launches_noted(tally.on_launch)),
-        entered_when_loaded("triton", lambda: tuners_noted(tally.tuned, tally.aside)),
+        # How often a tuner times its configurations depends on the clock, and a process that finds its choice on the
+        # disk times none.
+        entered_when_loaded("triton", lambda: tuners_noted(tally.tuned, tally.pause)),
         backward_noted(saved.count),
         operators.followed(tally, [*operators.METHODS, *operators.device_waits(kind)]),
     ):
@@ -74,7 +76,7 @@ class _Tally(operators.Operators):
         """Count a launch of a compiled Triton kernel."""
         if self.paused:
             return
-        self.kernels[kernel.name, str(tuple(grid)) if self._tuner is None else "tuned"] += 1
+        self._count_launch(kernel.name, grid)
         self.compiled.setdefault(kernel.hash, (kernel, self._tuner))
 
     @contextmanager
@@ -86,20 +88,13 @@ class _Tally(operators.Operators):
         finally:
             self._tuner = before
 
-    @contextmanager
-    def aside(self) -> Iterator[None]:
-        """Count nothing inside. How often a tuner times its configurations depends on the clock, and a process that
-        finds its choice on the disk times none."""
-        before, self.paused = self.paused, True
-        try:
-            yield
-        finally:
-            self.paused = before
-
     def on_interpreted(self, kernel: Any, args: Sequence[Any], grid: Sequence[int], kwargs: Mapping[str, Any]) -> None:
-        self.kernels[kernel.fn.__name__, str(tuple(grid)) if self._tuner is None else "tuned"] += 1
+        self._count_launch(kernel.fn.__name__, grid)
         if self._interpreted is not None:
             self._interpreted(kernel, args, grid, kwargs)
+
+    def _count_launch(self, kernel: str, grid: Sequence[int]) -> None:
+        self.kernels[kernel, str(tuple(grid)) if self._tuner is None else "tuned"] += 1
 
     def on_copy(self, name: str, moved: int) -> None:
         at = name, line_in_python()

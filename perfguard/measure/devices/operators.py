@@ -87,6 +87,15 @@ class Operators(DispatchMode):
         self.paused = False  # Nothing counts in Triton's interpreter, or while a tuner times its configurations.
         self._is_here: Callable[[torch.Tensor], bool] = operator.attrgetter(f"is_{kind}")
 
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Count nothing inside."""
+        before, self.paused = self.paused, True
+        try:
+            yield
+        finally:
+            self.paused = before
+
     def on_operator(self, name: str) -> None:
         """Record a call of an operator, or of a kernel in Triton's interpreter."""
         raise NotImplementedError
@@ -347,13 +356,10 @@ def _interpreted(seen: Operators) -> Iterator[None]:
             sizes = grid(bound)
             return sizes
 
-        seen.paused = True
-        try:
+        with seen.pause():
             result = original(kernel, *args, grid=computed if callable(grid) else grid, warmup=warmup, **kwargs)
             seen.on_interpreted(kernel, args, sizes, kwargs)
             return result
-        finally:
-            seen.paused = False
 
     with mock.patch.object(kind, "run", launch):
         yield

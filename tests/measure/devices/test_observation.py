@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import triton
 
 from perfguard.measure.devices.observation import observed
 
@@ -54,6 +53,8 @@ class Kernel:
 
 def test_a_tuner_that_times_its_configurations_is_not_the_test() -> None:
     """A process that has found its choice on the disk, or has tuned before, times nothing."""
+    import triton  # Whoever imports it first decides whether kernels of the process are interpreted.
+
     configurations = [triton.Config({"BLOCK": tile}) for tile in (2048, 1024)]
     tuner = triton.autotune(configurations, key=["x"], reset_to_zero=["x"])(triton.jit(double))
     tuner.fn = kernel = Kernel()
