@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from perfguard.model.call import Call
 
 #: Counters that are sums, of which less is better -> the bytes that one stands for. A warp's access to local memory
-#: moves a register of 4 bytes for each of its 32 lanes.
-SUMS = {"local_accesses": 128, "dram_read": 1, "dram_written": 1}
+#: moves a register of 4 bytes for each of its 32 lanes. A warp may wait for each instruction, so any number counts.
+SUMS = {"local_accesses": 128, "dram_read": 1, "dram_written": 1, "warp_instructions": math.inf}
 #: Counters in percent, of which more is better.
 SHARES = ("l2_hits", "occupancy", "tensor_pipe")
 COUNTERS = (*SUMS, *SHARES)
@@ -102,6 +102,7 @@ _OF_NCU = {
     "dram__bytes_write.sum": "dram_written",
     "smsp__sass_inst_executed_op_local_ld.sum": "local_accesses",
     "smsp__sass_inst_executed_op_local_st.sum": "local_accesses",
+    "smsp__inst_executed.sum": "warp_instructions",
     "lts__t_sector_hit_rate.pct": "l2_hits",
     "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy",
 }

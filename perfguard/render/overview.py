@@ -273,13 +273,14 @@ class LaneView(Struct, frozen=True, dict=True):
 
     @cached_property
     def undecided(self) -> Undecided:
-        """Its timed cases that could not be judged, counted as in `is_inconclusive`."""
+        """Its timed cases that could not be judged; a slower one was, whatever its host time."""
         timed = [
             Finding(self.name, result, verdict)
             for result, verdict in self._uncovered
             if (reading := result.reading(verdict.metric)) is not None and reading.timed and reading.gated
         ]
-        open_ = [finding for finding in timed if finding.verdict.word in INCONCLUSIVE]
+        slower = {finding.result.case for finding in timed if finding.verdict.word is Word.SLOWER}
+        open_ = [each for each in timed if each.verdict.word in INCONCLUSIVE and each.result.case not in slower]
         return Undecided(open_, len({finding.result.case for finding in timed}))
 
     @cached_property

@@ -71,12 +71,16 @@ def explain_slower(
     answers: dict[CaseId, CaseResult],
     tell: Tell,
 ) -> None:
-    """Add counters of the slowest cases to the run and to the base's `answers`, if this device has a profiler. The
-    first case that cannot be counted is told and ends the series."""
+    """Add counters of the slowest case of each test function and pass to the run and to the base's `answers`, if this
+    device has a profiler. The first case that cannot be counted is told and ends the series."""
     slower = [each for each in verdicts if verdicts[each].word is Word.SLOWER and each.metric == DEVICE_TIME]
     slower.sort(key=lambda each: -verdicts[each].effect)
     known = sum(any(map(is_counter, result.readings)) for result in run.measured.values())
-    results = [run.measured[each.case] for each in slower if each.case in answers][: _MOST - known]
+    worst: dict[tuple[str, str, str], CaseResult] = {}  # Its other cases are slower for the same reason.
+    for result in (run.measured[each.case] for each in slower if each.case in answers):
+        case = result.case
+        worst.setdefault((case.suite, case.name.partition("[")[0], case.direction), result)
+    results = [*worst.values()][: _MOST - known]
     profiler = profiler_for(run.device.identity)
     if profiler is None or not results:
         return

@@ -86,6 +86,12 @@ def test_what_explains_nothing_is_not_said() -> None:
     assert said([work], [base]) == ["dram_read 190.7 MiB -> 95.37 MiB (-50.0 %)", "occupancy 95 % -> 40 %"]
 
 
+def test_more_work_is_said_by_its_instructions() -> None:
+    base = Launch("rows", 100.0, {"warp_instructions": 5e6, "dram_read": 1e6})
+    work = Launch("rows", 110.0, {"warp_instructions": 5.5e6, "dram_read": 1e6})
+    assert said([base], [work]) == ["warp_instructions 5000000 -> 5500000 (+10.0 %)"]
+
+
 def rocm(folder: Path, counter: str, values: dict[str, list[float]], us: float) -> None:
     """A file of one run of the process, with a row for each launch."""
     rows, dispatch = [HEADER], 0

@@ -132,6 +132,15 @@ def test_a_case_is_open_where_one_of_its_times_is() -> None:
     assert is_inconclusive(cases)
 
 
+def test_a_slower_case_was_judged_though_its_host_time_was_not() -> None:
+    host = Reading("host_time_us", SLOWER.unit, 9.0, timer="host-low-u16")
+    undecided = Verdict(Word.UNRESOLVED, "host_time_us", "UNDECIDED: too few process pairs")
+    slower = result("one", Verdict(Word.SLOWER, "device_time_us", before=1.0, after=2.0), undecided)
+    passed = result("two", PASSED, undecided)
+    cases = [msgspec.structs.replace(case, readings=[*case.readings, host]) for case in (slower, passed)]
+    assert str(overview(lane("nvidia-h200", *cases)).undecided) == "1 of 2 timed cases could not be judged"
+
+
 def test_what_an_edit_covers_is_judged() -> None:
     view = EXAMPLES[Headline.INCONCLUSIVE].lanes[0]
     covered = msgspec.structs.replace(view, accepted=[("norms", "softmax/forward", "device_time_us")])
