@@ -31,7 +31,6 @@ from tests.corpus.ranks import EXCHANGE, MUTANTS
 EXACT, TIMED = (f"tests/kernels/test_parallel{name}_guarded.py" for name in ("", "_times"))
 FACTS = (
     "collectives", "collective_bytes", "exchange_bytes", "messages", "unwaited", "implicit_redistributions",
-    "gather_padding",
 )  # fmt: skip
 SESSIONS = 5
 CASES = {2: "two_ and not inductor", 4: "four_ and not inductor"}

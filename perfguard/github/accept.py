@@ -11,17 +11,18 @@ import argparse
 import itertools
 import os
 import re
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from perfguard._compat.pytest_internals import compiled_expression
-from perfguard.github.api.measured_run import fetch_artifacts
-from perfguard.github.desk import find_run
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again
-from perfguard.github.lanes.untrusted_report import Received, read_untrusted_file, receive_all
+from perfguard.github.lanes.lane_views import of_lane
+from perfguard.github.lanes.untrusted_report import Received, read_untrusted_file
 from perfguard.judge.lane import Lane
 from perfguard.judge.record import differing_versions
 from perfguard.judge.update_plan import plan
@@ -35,11 +36,13 @@ from perfguard.render.escaping import clean
 from perfguard.render.words import listed
 from perfguard.session.pairing.worktrees import changed_code, find_repository
 from perfguard.store.baseline_files import Store, apply
-from perfguard.store.comment_limits import PACKED_BYTES, most_cases, most_recorded_in
+from perfguard.store.comment_limits import most_recorded_in
 
 _CATEGORIES: frozenset[Category] = frozenset({"new", "faster", "slower", "changed"})
 _PAIRED = (Word.SLOWER, Word.FASTER, Word.PASS)
 _WIDEST = 1000  # The most characters of a line.
+_MOST_CHARACTERS = 300  # The most characters of what `gh` says.
+_SECONDS = 300.0  # Limit for a download.
 _WRONG = (Word.WRONG, Word.BROKEN)
 _SHA = re.compile(r"[0-9a-f]{7,64}")
 
@@ -56,9 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-k", dest="expression", metavar="EXPR", default="", help="which cases; as pytest -k")
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--from", dest="reports", type=Path, nargs="+", metavar="REPORT.json", help="reports at hand")
-    source.add_argument(
-        "--run", type=int, metavar="ID", help="the reports of a workflow run; see docs/pull-requests.md"
-    )
+    source.add_argument("--run", type=int, metavar="ID", help="the reports of a workflow run, by GitHub's gh")
     parser.add_argument("--reason", required=True, metavar="TEXT", help="why; kept in the file for what got worse")
 
 
@@ -102,24 +103,59 @@ def _from_files(paths: Sequence[Path], lane: str | None, recorded: int) -> list[
 
 
 def _from_run(root: Path, number: int, lanes: Sequence[str], recorded: int) -> list[Received]:
-    """The reports that `lanes` uploaded in a workflow run; lanes without a report are left out.
+    """The reports that `lanes` uploaded in a workflow run, as GitHub's `gh` downloads them; of several attempts that of
+    the last one. Lanes without a valid report are left out.
 
     Raises:
-        GitHubError: a request to GitHub fails.
-        UsageError: no lane is named, or none has a valid report.
+        UsageError: no lane is named, `gh` fails, or no lane has a valid report.
     """
     if not lanes:
         raise UsageError("--run: no lane; name one with --lane, or set lanes in [tool.perfguard]")
-    client, measured = find_run(os.environ, root, number)
-    artifacts, warnings = fetch_artifacts(client, measured, lanes, PACKED_BYTES * most_cases(recorded))
-    received = receive_all(artifacts, measured.head_sha, recorded)
-    for warning in warnings:
-        _print(warning)
-    reports = [each for each in received.values() if isinstance(each, Received)]
+    reports, problems = [], []
+    with tempfile.TemporaryDirectory(prefix="perfguard-") as name:
+        _download(root, number, lanes, Path(name))
+        for lane in lanes:
+            try:
+                reports.append(of_lane(lane, read_untrusted_file(_uploaded(Path(name), lane), recorded)))
+            except LaneError as error:
+                problems.append(f"{lane}: {error}")
+    for problem in problems if reports else ():
+        _print(problem)
     if not reports:
-        problems = "; ".join(f"{lane}: {why}" for lane, why in received.items())
-        raise UsageError(f"--run {number}: {problems}; run the lane again")
+        raise UsageError(f"--run {number}: {'; '.join(problems)}; run the lane again")
     return reports
+
+
+def _uploaded(folder: Path, lane: str) -> Path:
+    """The report that the lane's last attempt uploaded as `perfguard-<lane>-<attempt>`.
+
+    Raises:
+        LaneError: there is none, or more than one.
+    """
+    names = [re.fullmatch(rf"perfguard-{re.escape(lane)}-(\d+)", each.name) for each in folder.iterdir()]
+    attempts = {int(found[1]): found[0] for found in names if found}
+    paths = [*(folder / attempts[max(attempts)]).glob("report-*.json")] if attempts else []
+    if len(paths) != 1:
+        raise LaneError(f"{len(paths)} reports were uploaded, and one is needed")
+    return paths[0]
+
+
+def _download(root: Path, number: int, lanes: Sequence[str], folder: Path) -> None:
+    """Let `gh` download what the lanes uploaded in a run, each artifact into a folder of its name."""
+    patterns = [f"--pattern=perfguard-{lane}-[0-9]*" for lane in lanes]
+    line = ["gh", "run", "download", str(number), "--dir", str(folder), *patterns]
+    try:
+        done = subprocess.run(
+            line, cwd=root, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=_SECONDS
+        )
+        said = "" if done.returncode == 0 else (done.stderr.strip() or f"gh ended with status {done.returncode}")
+    except subprocess.TimeoutExpired:
+        said = f"gh took longer than {_SECONDS:g} s"
+    except OSError:
+        said = "gh is not installed; install https://cli.github.com and log in: gh auth login"
+    if said:
+        file = "or download the lane's report from the run's page, and name it: --from report-….json"
+        raise UsageError(f"--run {number}: {' '.join(said.split())[:_MOST_CHARACTERS]}; {file}")
 
 
 def _accept(baselines: Path, received: Sequence[Received], expression: str, reason: str) -> ExitStatus:

@@ -4,6 +4,7 @@ files alone, for CI services other than GitHub."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from perfguard.github.lanes.baselines_at_commit import BaselineSet, read_files
-from perfguard.github.lanes.lane_views import Reference, judge_lanes
+from perfguard.github.lanes.lane_views import Reference, judge_lanes, of_lane
 from perfguard.github.lanes.untrusted_report import Received, read_untrusted_file
 from perfguard.github.outcome import exit_status, files_of
 from perfguard.model.atomic_files import write_atomically
@@ -82,11 +83,9 @@ def _received(arguments: Sequence[str], recorded: int) -> dict[str, Received | s
         lane, path = split_lane(argument)
         received = _read(Path(path), recorded, named=bool(lane))
         if isinstance(received, Received):
-            report = received.report
-            lane = lane or report.lane
-            # The lane's name, not the report, says whether times were to be read.
-            if lane in (report.hardware.slug, report.hardware.target):
-                received = replace(received, report=replace(report, exact_only=lane != report.hardware.slug))
+            lane = lane or received.report.lane
+            with contextlib.suppress(LaneError):  # Another name says nothing about times.
+                received = of_lane(lane, received)
         lane = lane or Path(path).stem.removeprefix("report-")
         if lane in by_lane:
             raise UsageError(f"{path}: a second report of lane {lane}; name them apart: LANE={path}")

@@ -14,7 +14,7 @@ from perfguard.model.records import Better, CaseId, CaseResult, Reading, Report,
 from perfguard.model.records.code import CODE, CONFIGURATION, kernel_of, same_code
 from perfguard.model.units import Unit, format_move
 from perfguard.render.findings import Cause, Finding
-from perfguard.render.words import MOST_LISTED, MOST_OF_A_VALUE, because, cause
+from perfguard.render.words import MOST_OF_A_VALUE, because, cause
 
 #: Metrics whose details (kernels, guards, breaks) are causes. Names of operators are not: they point to no line.
 NAMED = {"launches", "recompiles", "graph_breaks"}
@@ -37,7 +37,6 @@ class Move:
     unit: Unit
     better: Better = Better.LOWER
     parts: tuple[str, ...] = ()  # Details with more entries than before, if they are not causes themselves.
-    test: str = ""  # The test in which the time of a kernel was measured.
     pairs: Verdict | None = None  # The verdict on the time of a kernel by process pairs.
 
     def __str__(self) -> str:
@@ -136,7 +135,8 @@ def bases_of(lane: str, report: Report) -> dict[tuple[str, CaseId], CaseResult]:
 def causes_of(findings: Sequence[Finding], bases: Mapping[tuple[str, CaseId], CaseResult] | None = None) -> list[Cause]:
     """The causes of failing findings, the most urgent first.
 
-    Each finding has one cause: of the kernels or lines that differ in its case, the one that differs in most findings.
+    Each finding has one cause: that of an observed test its own; otherwise, of the kernels or lines that differ in its
+    case, the one that differs in most findings.
 
     A case without such a difference shares the cause of its test's other cases, since a wrong result ends a case before
     its kernels are read. If these have none either, the test itself is named, once for each worst metric of its cases.
@@ -174,8 +174,11 @@ def causes_of(findings: Sequence[Finding], bases: Mapping[tuple[str, CaseId], Ca
             first = leading[finding.lane, finding.result.id].verdict
             key = name, place, first.word, first.metric
         row = causes.setdefault(key, Cause(name, [], place if _is_safe(place) else ""))
+        # Tests have other numbers of one change: those of the worst test are shown.
+        known_word = finding.cause and any(each.verdict.word is finding.verdict.word for each in row.findings)
         row.findings.append(finding)
-        row.changes.extend(change for change in changes.get(name, []) if change not in row.changes)
+        if not known_word:
+            row.changes.extend(change for change in changes.get(name, []) if change not in row.changes)
     for row in causes.values():
         row.findings.sort(key=lambda finding: finding.urgency)
     return sorted(causes.values(), key=lambda row: row.worst.urgency)
@@ -207,10 +210,9 @@ def reasons_of(findings: Sequence[Finding]) -> list[Cause]:
 
 
 def _suspects(finding: Finding, evidence: _Evidence) -> _Changes:
-    if finding.grouped:
-        lines = finding.verdict.reason.splitlines()
-        known = [because(finding.verdict)] if because(finding.verdict) else lines
-        return {finding.cause: [line for line in known if not line.startswith("tests: ")][:MOST_LISTED]}
+    if finding.cause:
+        why = because(finding.verdict)
+        return {finding.cause: [why] if why else finding.verdict.reason.splitlines()}
     if finding.verdict.word is Word.BROKEN:
         return {text: []} if (text := cause(finding.verdict.reason)) else {}
     return evidence.suspects(finding.reading)

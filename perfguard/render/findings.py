@@ -40,8 +40,7 @@ class Finding:
     """A verdict with its case and lane. Its texts may be untrusted, and each output escapes them in its own way.
 
     Attributes:
-        cause: for a finding that stands for all observed tests with one cause, this cause; otherwise "".
-        tests: the number of these tests; 1 for a finding of its own case.
+        cause: the kernel or line of Python that an observed test's finding is about; "" for guarded cases.
         accepted: whether an edit of the baselines covers the verdict.
     """
 
@@ -49,13 +48,7 @@ class Finding:
     result: CaseResult
     verdict: Verdict
     cause: str = ""
-    tests: int = 1
     accepted: bool = False
-
-    @property
-    def grouped(self) -> bool:
-        """Whether the finding stands for observed tests."""
-        return bool(self.cause)
 
     @property
     def reading(self) -> Reading | None:
@@ -148,10 +141,7 @@ class Cause:
     @property
     def counts(self) -> Counter[Word]:
         """The number of cases by their worst verdict."""
-        counts = Counter[Word]()
-        for finding in self.cases.values():
-            counts[finding.verdict.word] += finding.tests
-        return counts
+        return Counter(finding.verdict.word for finding in self.cases.values())
 
     @cached_property
     def lanes(self) -> list[str]:

@@ -33,7 +33,7 @@ from perfguard.model.records.report import BOTH_WAYS, awaits_commit
 from perfguard.model.units import counted
 from perfguard.render.causes import bases_of, causes_of
 from perfguard.render.findings import INCONCLUSIVE, MOVED, QUIET, BaselineEdit, Cause, Finding, OtherCode, Undecided
-from perfguard.render.observed import groups_of
+from perfguard.render.observed import by_cause
 from perfguard.render.words import NOT_TIMED, OLD_FAULT
 
 SPARED = "nothing to measure: only documents changed"
@@ -125,16 +125,16 @@ class LaneView(Struct, frozen=True, dict=True):
     @cached_property
     def findings(self) -> list[Finding]:
         """The verdicts that no edit covers and that are not quiet, worst first."""
-        observed: list[tuple[CaseResult, Verdict]] = []
         rows = []
-        new = {id(verdict) for result, _, _ in self._judged for verdict in new_metrics(result)}
-        for result, verdict in self._uncovered:
-            if result.case.direction == "test" and verdict.word in MOVED:
-                observed.append((result, verdict))
-            elif verdict.word not in QUIET and id(verdict) not in new:
-                rows.append(Finding(self.name, result, verdict))
-        groups = groups_of(observed)
-        rows += [Finding(self.name, *each.as_finding(), each.cause, len(each.results)) for each in groups]
+        for result, uncovered, _ in self._judged:
+            moved = [each for each in uncovered if result.case.direction == "test" and each.word in MOVED]
+            quiet = {id(verdict) for verdict in (*new_metrics(result), *moved)}
+            rows += [Finding(self.name, *each) for each in by_cause(result, moved)]
+            rows += [
+                Finding(self.name, result, each)
+                for each in uncovered
+                if each.word not in QUIET and id(each) not in quiet
+            ]
         return sorted(rows, key=lambda finding: finding.urgency)
 
     @property

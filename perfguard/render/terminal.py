@@ -204,22 +204,22 @@ class _Writer:
     def _of_cause(self, row: Cause) -> list[Line]:
         """The lines of one cause; those of its case if there is only one."""
         first, *others = row.findings
-        if not others:
+        if not others and not first.cause:
             return self._details(first)
         cases = f"{first.verdict.word}  {row.title}, in {counted(len(row.findings), 'case')}: {row.change}"
-        also = listed([finding.result.case.key for finding in others])
-        worst = clean(f"worst:     {row.worst_text}; also {also}", MOST_CHARACTERS)
+        also = f"; also {listed([finding.result.case.key for finding in others])}" if others else ""
+        worst = clean(f"worst:     {row.worst_text}{also}", MOST_CHARACTERS)
         nodeids = [self.typed(nodeid) for nodeid in row.nodeids]
         lines = [worst, *self._commands(first.result, nodeids, [each.result for each in row.findings])]
         return [Line(clean(cases.removesuffix(": "), MOST_CHARACTERS), "red"), *(Line(f"    {line}") for line in lines)]
 
     def _worst_findings(self, word: Word) -> list[Finding]:
-        """One finding for every case whose worst verdict is `word`, worst case first."""
+        """One finding for every case whose worst verdict is `word`, and for each cause in a test, worst first."""
         cases = {result.case for result, worst in self.view.cases if worst is word}
-        of_case: dict[Case, list[Finding]] = {}
+        of_case: dict[tuple[Case, str], list[Finding]] = {}
         for finding in self.view.findings:
-            if finding.verdict.word is word and (finding.grouped or finding.result.case in cases):
-                of_case.setdefault(finding.result.case, []).append(finding)
+            if finding.verdict.word is word and (finding.cause or finding.result.case in cases):
+                of_case.setdefault((finding.result.case, finding.cause), []).append(finding)
         return [min(findings, key=lambda each: each.result.sort_key(each.verdict)) for findings in of_case.values()]
 
     def _details(self, finding: Finding, *alike: Finding) -> list[Line]:
@@ -230,9 +230,10 @@ class _Writer:
         quiet += [] if self.verbose else [Word.UNRESOLVED, Word.NEW]
         rest = [each for each in by_urgency if each is not first and each.word not in quiet]
         first, *others = folded([first, *rest])
-        head = f"{first.word}  {result.case.key}  {one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
-        selected = [] if finding.grouped else [self.typed(result.case.nodeid)]
-        commands, more = self._commands(result, selected, [result]), self._explanation(result, first, others)
+        cause = f"{finding.cause}: " if finding.cause else ""
+        head = f"{first.word}  {result.case.key}  {cause}{one_line(first, None if self.verbose else MOST_OF_A_VALUE)}"
+        commands = self._commands(result, [self.typed(result.case.nodeid)], [result])
+        more = self._explanation(result, first, others)
         if not self.verbose:
             head, more = clean(head, MOST_CHARACTERS), _at_most(more, MOST_MORE - len(commands))
         return [Line(head, "red"), *(Line(f"    {line}") for line in (*more, *commands))]
@@ -335,20 +336,26 @@ class _Writer:
         return lines
 
     def improved(self, most: int) -> list[Line]:
-        """The most improved cases, one per line (times, then exact metrics in grey), and one command for all."""
-        cases = [*self._worst_findings(Word.FASTER), *self._worst_findings(Word.BETTER)]
-        lines = [
-            Line(
-                clean(f"{each.verdict.word}  {each.result.case.key}  {one_line(each.verdict)}", MOST_CHARACTERS),
-                "green" if each.verdict.word is Word.FASTER else "",
-            )
-            for each in cases[:most]
-        ]
+        """The most improved cases, one per line (times, then exact metrics in grey), and one command for all. Observed
+        tests with one cause share a line."""
+        findings = [*self._worst_findings(Word.FASTER), *self._worst_findings(Word.BETTER)]
+        alike: dict[object, list[Finding]] = {}
+        for each in findings:
+            alike.setdefault((each.verdict.word, each.cause) if each.cause else id(each), []).append(each)
+        cases = [*alike.values()]
+        lines = [self._improved(*each) for each in cases[:most]]
         hidden = len(cases) - len(lines)
-        open_ = {each.verdict.word for each in cases if each.verdict.storable and not self.accepted(each.verdict)}
+        open_ = {each.verdict.word for each in findings if each.verdict.storable and not self.accepted(each.verdict)}
         last_line = [f"… and {hidden} more"] if hidden else []
         last_line += [f"accept: {accept_command(open_, by=command_prefix(self.report))}"] if open_ else []
         return [*lines, Line(f"    {'; '.join(last_line)}")] if last_line else lines
+
+    def _improved(self, first: Finding, *others: Finding) -> Line:
+        name = f"{first.result.case.key}  "
+        if first.cause:
+            name = f"{first.cause}, in {counted(1 + len(others), 'case')} such as {name}"
+        text = f"{first.verdict.word}  {name}{one_line(first.verdict)}"
+        return Line(clean(text, MOST_CHARACTERS), "green" if first.verdict.word is Word.FASTER else "")
 
     def _cases(self, ids: Iterable[CaseId]) -> str:
         """`2 cases (a/forward, b/forward)`: few cases are named, many only counted. Under -v each has its own line.

@@ -32,7 +32,9 @@ SCHEMA = 3
 CASE_FIELDS = ("facts", "inputs", "recording")
 #: Metrics of earlier versions, which only repeated others or depended on the process. Files that hold them are read
 #: without them.
-GONE = frozenset({"fills", "gathered_bytes_left", "growth_bytes", "reserved_bytes", "reserved_growth_bytes"})
+GONE = frozenset(
+    {"fills", "gather_padding", "gathered_bytes_left", "growth_bytes", "reserved_bytes", "reserved_growth_bytes"}
+)
 
 _DEEPEST = 8  # Levels of nesting, of which perfguard writes five.
 _SHORT = 40  # The most characters of a text among the facts.

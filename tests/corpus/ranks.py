@@ -178,7 +178,7 @@ MUTANTS = [
         "torchtitan's rule for more ranks than experts, left out: gathers move padding",
         "layout", "C",
         (Edit(DATA, "(1 if few else 0)", "(0)"),),
-        "gather_padding", "efsdp 1 -> 4",
+        "collective_bytes", "all_gather efsdp bfloat16 12 KiB -> 48 KiB",
         cases=("layout/forward",), also=("*",), beside=("layout/backward",),
     ),
     changed(

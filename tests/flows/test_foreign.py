@@ -1,6 +1,5 @@
 """A stranger's kernels, guarded on a machine without a GPU: Liger's functions, forward and backward, in Triton's
-interpreter. Recorded once, quiet, and eight planted regressions named; three of the functions are wrong on
-inputs that no test of theirs has.
+interpreter. Recorded once and quiet; three of the functions are wrong on inputs that no test of theirs has.
 
 The project is made here: a copy of the installed liger-kernel's files, so that they can be edited, and eight tests.
 """
@@ -15,31 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.planting import Edit, planted_in
 from perfguard import ExitStatus
 from tests.flows.conftest import Project
 from tests.nursery import Nursery
 
 FILES = ("cross_entropy", "kl_div", "relu_squared", "rope", "softmax", "sparsemax", "swiglu", "tvd", "utils")
-# A compiled kernel's float arguments are tensors of Triton; the interpreter hands them over as Python's, and
-# `scale.to(tl.float32)` raises.
-CONFTEST = """
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before any kernel is defined
-
-import numpy as np, triton.language as tl
-from triton.runtime import interpreter
-
-convert = interpreter._implicit_cvt
-
-def with_floats(value):
-    if isinstance(value, float):
-        return tl.tensor(interpreter.TensorHandle(np.array([value], dtype=np.float32), tl.float32), tl.float32)
-    return convert(value)
-
-interpreter._implicit_cvt = with_floats
-"""
 TESTS = """
 import perfguard as guard
 import torch
@@ -130,58 +109,18 @@ def liger(project: Project, monkeypatch: pytest.MonkeyPatch, interpreting: Nurse
     shutil.copy(source / "utils.py", target)
     for name in FILES:
         shutil.copy(source / "ops" / f"{name}.py", target / "ops")
-    (project.path / "conftest.py").write_text(CONFTEST)
+    (project.path / "conftest.py").write_text('import os\n\nos.environ["TRITON_INTERPRET"] = "1"\n')
     project.test_file(TESTS)
     project.configure(device="cpu", targets=[])
     monkeypatch.setattr(sys, "executable", interpreting.python)
     return project
 
 
-TVD = "        loss, grads = tv_distance_forward_triton(p, q, shift_labels, reduction, ignore_index, has_label)\n"
-# What is planted, and what the run has to say of it.
-OPS = "liger_kernel/ops"
-PLANTED = (
-    (
-        Edit(
-            f"{OPS}/swiglu.py", "c_row, mask=mask)", "c_row, mask=mask & (col_offsets < n_cols - 1))",
-            "def _swiglu_forward_kernel(",
-        ),
-        ("WRONG  swiglu/forward  output: *", "*depends on old memory: 5 of 240 elements change*"),
-    ),
-    (
-        Edit(f"{OPS}/relu_squared.py", "return Y.view(*", "X_2d.data[0, 0] += 1\n    return Y.view(*"),
-        ("WRONG  relu_squared/forward  argument 0 was modified*",),
-    ),
-    (
-        Edit(f"{OPS}/cross_entropy.py", "torch.sum(loss_1d)", "torch.sum(loss_1d.clone())"),
-        ("CHANGED  cross_entropy/forward  copies *", "*copies: aten.clone at liger_kernel/ops/cross_entropy.py:*"),
-    ),
-    (
-        Edit(f"{OPS}/kl_div.py", "tensor.sum() / BT", "tensor.sum().item() / BT + 0 * output_tensor.sum()"),
-        ("CHANGED  kl_div/forward *", "*the host reads a tensor's data: liger_kernel/ops/kl_div.py:*"),
-    ),
-    (
-        Edit(f"{OPS}/rope.py", "return q.transpose(1, 2), k", "return q.transpose(1, 2).contiguous(), k"),
-        ("CHANGED  rope/forward  copies *", "*other strides, *: rope/forward contract strides (384,16,64,1) -> *"),
-    ),
-    (
-        Edit(f"{OPS}/softmax.py", "ctx.save_for_backward(y)", "ctx.save_for_backward(y)\n        ctx.more = input_"),
-        ("CHANGED  softmax/forward *saved_*bytes*",),
-    ),
-    (
-        Edit(f"{OPS}/sparsemax.py", "ctx.dim = dim\n", "ctx.dim, ctx.more = dim, torch.empty(3, *x.shape)\n"),
-        ("CHANGED  sparsemax/forward  saved_activation_bytes 960 B -> *",),
-    ),
-    (
-        Edit(f"{OPS}/tvd.py", TVD, 2 * TVD),
-        ("CHANGED  tvd/forward  kernel_work loads 480 -> 960, stores 245 -> 490",),
-    ),
-)  # fmt: skip
 LANE = "--perfguard-lane=cpu"
 
 
-@pytest.mark.nightly  # each regression is a class of the corpus, and the next test runs the same kernels
-def test_liger_is_recorded_quiet_and_its_regressions_are_named(liger: Project) -> None:
+@pytest.mark.nightly  # The next test runs the same kernels, and each class of the corpus is planted there.
+def test_liger_is_recorded_and_quiet(liger: Project) -> None:
     liger.configure(extra_seconds=0)
     recorded = liger.guard(LANE, "--perfguard-update=new")
     assert recorded.ret == ExitStatus.PASSED, recorded.stdout.str()
@@ -189,14 +128,6 @@ def test_liger_is_recorded_quiet_and_its_regressions_are_named(liger: Project) -
     quiet = liger.guard(LANE)
     assert quiet.ret == ExitStatus.PASSED, quiet.stdout.str()
     quiet.stdout.fnmatch_lines(["*16 of 16 cases guarded*"])
-    with planted_in(liger.path, *(edit for edit, _ in PLANTED)):
-        found = liger.guard(LANE, "-v")
-    assert found.ret == ExitStatus.WRONG
-    found.assert_outcomes(failed=8)
-    summary = found.stdout.str().partition("perfguard: cpu")[2]
-    for _, said in PLANTED:
-        found.stdout.fnmatch_lines_random(list(said))
-    assert summary.count("\nWRONG") + summary.count("\nCHANGED") == 9  # relu_squared's gradient as well
 
 
 def test_three_of_them_are_wrong_on_inputs_that_their_tests_do_not_have(liger: Project) -> None:

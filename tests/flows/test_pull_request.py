@@ -16,7 +16,7 @@ from perfguard.github.comment_job import Job, post
 from perfguard.model.config import read_settings
 from tests.flows.conftest import Project
 from tests.github.conftest import _no_proxy, _sockets, clock, github
-from tests.github.fake import FakeGitHub, sha
+from tests.github.fake import FakeGitHub, Gh, sha
 from tests.github.reports import archive
 
 __all__ = ["_no_proxy", "_sockets", "clock", "github"]  # fixtures of the fake's own tests
@@ -114,8 +114,9 @@ def test_slower_is_told_accepted_and_mended(pull_request: PullRequest, monkeypat
     assert "test_suite.py::test_double[" in told
 
     # The command that the comment names makes the baselines that cover the finding.
-    for name, value in pull_request.environ().items():
-        monkeypatch.setenv(name, value)
+    gh = Gh(project.path.with_name("gh"), monkeypatch)
+    (report,) = (project.path / ".perfguard").glob("report-*.json")
+    gh.has(f"perfguard-{LANE}-1", report.read_bytes(), report.name)
     monkeypatch.chdir(project.path)
     (line,) = re.findall(r"^perfguard (accept --lane .*)$", told, re.MULTILINE)
     assert main([part.replace("why", "more accurate") for part in shlex.split(line)]) == ExitStatus.PASSED

@@ -10,6 +10,7 @@ import base64
 import hashlib
 import itertools
 import json
+import os
 import re
 import socket
 import ssl
@@ -17,8 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
+import pytest
 from pytest_httpserver import HTTPServer
 from werkzeug import Request, Response
 
@@ -513,3 +516,22 @@ class Api:
         status = {"context": "default", "description": None, "target_url": None, **fields}
         self.data.statuses.setdefault(commit, []).append(status)
         return Reply(201, status)
+
+
+class Gh:
+    """A `gh` on PATH that downloads what a run has, by the name of its artifact."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.artifacts = folder / "artifacts"
+        self._program = folder / "bin" / "gh"
+        self._program.parent.mkdir(parents=True)
+        monkeypatch.setenv("PATH", f"{self._program.parent}:{os.environ['PATH']}")
+        self.says(f'[ "$1 $2 $4" = "run download --dir" ] && cp -r {self.artifacts}/. "$5"')
+
+    def says(self, script: str) -> None:
+        self._program.write_text(f"#!/bin/sh\n{script}\n")
+        self._program.chmod(0o755)
+
+    def has(self, name: str, data: bytes, file: str) -> None:
+        (self.artifacts / name).mkdir(parents=True, exist_ok=True)
+        (self.artifacts / name / file).write_bytes(data)

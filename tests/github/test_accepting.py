@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ from perfguard.model.records.baseline import as_stored
 from perfguard.model.units import significant
 from perfguard.render.overview import Headline
 from perfguard.store.baseline_files import Store
-from tests.github.fake import TOKEN, FakeGitHub, sha
+from tests.github.fake import Gh, sha
 from tests.github.reports import (
     CODE,
     HARDWARE,
@@ -35,7 +34,6 @@ from tests.github.reports import (
     SUITE,
     TIMER,
     TOOLCHAIN,
-    archive,
     baseline_file,
     compared,
     entries,
@@ -409,112 +407,46 @@ def test_without_git_there_is_nothing_to_compare_with(checkout: Path) -> None:
     assert accept(of_commit("deadbeef1234")) == ExitStatus.PASSED
 
 
-def test_the_reports_of_a_run(checkout: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    github.data.add_run(5001)
-    github.data.add_artifact(5001, f"perfguard-{SLUG}-1", archive(both_slower()))
-    for name, value in github.environ().items():
-        monkeypatch.setenv(name, value)
-    line = ["accept", "--run", "5001", "--reason", "why"]
-    assert main([*line, "--lane", "amd-mi300x"]) == ExitStatus.USAGE_ERROR
-    assert main(line) == ExitStatus.PASSED
-    assert stored("f")["device_time_us"].sessions == pytest.approx(scaled(1.1), rel=1e-3)
-    assert github.writes == []
-
-
-class Desk:
-    """A checkout with remotes and with a `gh` that knows some hosts, and no variable of GitHub Actions."""
-
-    def __init__(self, checkout: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in (*github.environ(), "GH_TOKEN"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("GITHUB_API_URL", github.api)  # Otherwise the true one would be asked.
-        self.gh = checkout.with_name(f"{checkout.name}-bin") / "gh"
-        self.gh.parent.mkdir()
-        monkeypatch.setenv("PATH", f"{self.gh.parent}:{os.environ['PATH']}")
-        git("init", "--quiet")
-        commit = committed(kernel__py="1")
-        github.data.add_run(5001, head_sha=commit)
-        github.data.add_artifact(5001, f"perfguard-{SLUG}-1", archive(of_commit(commit)))
-        self.knows("nobody")
-
-    def accept(self) -> int:
-        """The command that a red comment prints."""
-        return main(["accept", "--lane", SLUG, "--run", "5001", "--reason", "why"])
-
-    def knows(self, host: str, token: str = TOKEN) -> None:
-        self.gh.write_text(f'#!/bin/sh\n[ "$*" = "auth token --hostname {host}" ] && echo {token}\n')
-        self.gh.chmod(0o755)
-
-
 @pytest.fixture
-def desk(checkout: Path, github: FakeGitHub, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    return Desk(checkout, github, monkeypatch)
+def gh(checkout: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Gh:
+    return Gh(tmp_path_factory.mktemp("gh"), monkeypatch)
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "https://github.com/o/r",
-        "https://github.com/o/r.git",
-        "https://me:secret@github.com/o/r.git/",
-        "git@github.com:o/r.git",
-        "ssh://git@ssh.github.com:443/o/r.git",
-        "github.com:o/r",
-    ],
-)
-def test_the_command_of_a_red_comment_works_as_copied(desk: Desk, url: str) -> None:
-    desk.knows("github.com")
-    git("remote", "add", "origin", url)
-    assert desk.accept() == ExitStatus.PASSED
+RUN, FILE = ["accept", "--run", "5001", "--reason", "why"], f"report-{SLUG}.json"
+
+
+def test_the_command_of_a_red_comment_works_as_copied(gh: Gh, capsys: pytest.CaptureFixture[str]) -> None:
+    """The last attempt of a lane counts, and no lane whose name only begins so."""
+    gh.has(f"perfguard-{SLUG}-2", dump_report(both_slower()), FILE)
+    gh.has(f"perfguard-{SLUG}-10", dump_report(both_slower()), FILE)
+    gh.has(f"perfguard-{SLUG}-2", dump_report(both_slower()), "report-other.json")
+    gh.has(f"perfguard-{SLUG}-large-11", dump_report(both_slower()), FILE)
+    assert main([*RUN, "--lane", "amd-mi300x"]) == ExitStatus.USAGE_ERROR
+    assert "amd-mi300x: 0 reports were uploaded, and one is needed; run the lane again" in capsys.readouterr().err
+    assert main([*RUN, "--lane", SLUG]) == ExitStatus.PASSED
     assert stored("f")["device_time_us"].sessions == pytest.approx(scaled(1.1), rel=1e-3)
 
 
-def test_the_runs_of_a_fork_are_those_of_its_upstream(desk: Desk, github: FakeGitHub) -> None:
-    desk.knows("github.com")
-    for name, url in (("a", "https://gitlab.com/o/r"), ("me", "git@github.com:me/r"), ("origin", "git@github.com:o/r")):
-        git("remote", "add", name, url)
-    github.requests.clear()
-    assert desk.accept() == ExitStatus.PASSED
-    assert github.requests[0] == ("GET", "/actions/runs/5001")
-    git("remote", "rename", "me", "upstream")  # asked first, and has no such run
-    assert desk.accept() == ExitStatus.PASSED
-
-
-@pytest.mark.parametrize("name", ["GITHUB_TOKEN", "GH_TOKEN"])
-def test_a_token_of_the_environment_goes_to_no_other_host(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    monkeypatch.setenv(name, TOKEN)
-    git("remote", "add", "origin", "https://github.evil.example/o/r")
-    assert desk.accept() == ExitStatus.USAGE_ERROR
-    assert "no token for github.evil.example; gh auth login" in capsys.readouterr().err
-    monkeypatch.setenv("GITHUB_SERVER_URL", "https://github.evil.example")  # a server that the user named
-    assert desk.accept() == ExitStatus.PASSED
+def test_a_lane_that_uploaded_another_ones_report_is_left_out(gh: Gh, capsys: pytest.CaptureFixture[str]) -> None:
+    gh.has("perfguard-amd-mi300x-1", dump_report(both_slower()), FILE)
+    assert main([*RUN, "--lane", "amd-mi300x"]) == ExitStatus.USAGE_ERROR
+    assert f"amd-mi300x: its report is of '{SLUG}'; run the lane again" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("remote", "known", "said"),
+    ("script", "said"),
     [
-        ("", "github.com", "no remote of {} is on GitHub; set GITHUB_REPOSITORY=owner/name, or download"),
-        ("../other/clone", "github.com", "no remote of {} is on GitHub"),
-        ("file:///srv/git/o/r", "github.com", "no remote of {} is on GitHub"),
-        ("git@github.com:o/r", "", "git: not found; install git, which holds base and baselines; or set GITHUB_REP"),
-        ("git@github.com:o/r", "", "no token for github.com; gh auth login --hostname github.com, or set GITHUB_TOKEN"),
-        ("git@github.com:o/r", "github.example", "no token for github.com"),
-        ("git@github.com:o/else", "github.com", "no run of o/else; set GITHUB_REPOSITORY=owner/name, and check that"),
+        ("echo 'could not find any' >&2\necho artifacts >&2; exit 1", "could not find any artifacts; or download the"),
+        ("exit 4", "gh ended with status 4; or download the lane's report"),
+        ("", "gh is not installed; install https://cli.github.com and log in: gh auth login; or download"),
     ],
 )
-def test_one_line_says_what_is_missing_at_a_desk(
-    desk: Desk, checkout: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    remote: str, known: str, said: str,
-) -> None:  # fmt: skip
-    if known:
-        desk.knows(known)
-    if remote:
-        git("remote", "add", "origin", remote)
-    if said.startswith("git: "):
+def test_one_line_says_what_is_missing(
+    gh: Gh, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], script: str, said: str
+) -> None:
+    gh.says(script)
+    if not script:
         monkeypatch.setenv("PATH", "")
-    assert desk.accept() == ExitStatus.USAGE_ERROR
+    assert main([*RUN, "--lane", SLUG]) == ExitStatus.USAGE_ERROR
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.replace("--run 5001: ", "", 1).startswith(f"perfguard: {said.format(checkout)}")
-    assert TOKEN not in line
+    assert line.startswith(f"perfguard: --run 5001: {said}")

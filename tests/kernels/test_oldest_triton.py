@@ -1,4 +1,4 @@
-"""Kernels with the oldest Triton that pyproject.toml allows: compiled for Hopper, its addresses, its interpreter.
+"""Kernels with the oldest Triton that pyproject.toml allows: compiled for Hopper, and in its interpreter.
 
 Its compiler takes less than the newest one's, and Hopper's kernels are those that ask the most of it: one of them could
 not be compiled by it for a day, and only a GPU with that Triton told.
@@ -41,14 +41,6 @@ def test_kernels_compile(cases: tuple[str, ...]) -> None:
     compiled = elsewhere.compiled_by(OLDEST, "targets", "every", "sm_90", *cases)
     own = {each["kernel"] for each in compiled if each["gluon"]}
     assert own == {"zero_words", "quantize_ring", "quantize_panels", "multiply_rows", "multiply_groups"}
-
-
-@pytest.mark.nightly
-def test_no_address_wraps() -> None:
-    """Nor in what its compiler makes of the same lines."""
-    launches = elsewhere.compiled_by(OLDEST, "addresses")
-    assert launches
-    assert {(*line, one["case"]) for one in launches for line in one["wraps"]} == set()
 
 
 def test_its_interpreter() -> None:

@@ -1,4 +1,4 @@
-"""Findings of observed tests, grouped: one change of a kernel shows in many tests, and is told once."""
+"""One change of a kernel shows in many cases and tests, and is told once."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ from perfguard.model.records.code import CODE
 from perfguard.model.units import Unit
 from perfguard.render.causes import causes_of
 from perfguard.render.findings import Finding
-from perfguard.render.observed import groups_of
+from perfguard.render.observed import by_cause
 
 KERNEL = "_rms_norm_backward"
-
-
-def by_cause(found: list[tuple[CaseResult, Verdict]]) -> list[tuple[CaseResult, Verdict]]:
-    return [group.as_finding() for group in groups_of(found)]
 
 
 def result(name: str, *moves: tuple[Reading, Value, Word]) -> CaseResult:
@@ -30,30 +26,36 @@ def of_kernel(metric: str, value: int, *, gated: bool = True, better: Better = B
     return Reading(f"sm_90.{metric}", Unit.COUNT, {KERNEL: value, "other": 8}, better, gated=gated, target="sm_90")
 
 
-def findings(*results: CaseResult) -> list[tuple[CaseResult, Verdict]]:
-    moved = (Word.CHANGED, Word.BETTER)
-    return [(each, verdict) for each in results for verdict in each.verdicts if verdict.word in moved]
+def findings(*results: CaseResult) -> list[Finding]:
+    moved = (Word.CHANGED, Word.BETTER, Word.SLOWER)
+    found = [
+        Finding("cpu", *each)
+        for result in results
+        for each in by_cause(result, [verdict for verdict in result.verdicts if verdict.word in moved])
+    ]
+    return sorted(found, key=lambda each: each.urgency)
 
 
 def test_a_kernel_is_told_once_with_what_explains_it() -> None:
-    """Fourteen tests, one finding: spills fail, registers explain."""
+    """Fourteen tests, one cause: spills fail, registers explain; a test with a further kernel has a finding for each."""
     tests = [
         result(
             f"norm[{number}]",
             (of_kernel("registers", 96, gated=False), {KERNEL: 64, "other": 8}, Word.PASS),
-            (of_kernel("spills", 12), {KERNEL: 0, "other": 8}, Word.CHANGED),
+            (of_kernel("spills", 12), {KERNEL: 0, "other": 8 - (number == 13)}, Word.CHANGED),
         )
         for number in range(14)
     ]
-    ((told, verdict),) = by_cause(findings(*tests))
-    assert told.case.name == f"{KERNEL}, in 14 tests such as norm[0]"
-    assert told.case.nodeid == "test_ops.py::test_norm[0]"
+    found = findings(*tests)
+    verdict = next(each.verdict for each in found if each.cause == KERNEL)
     assert (verdict.word, verdict.metric, verdict.before, verdict.after) == (Word.CHANGED, "spills on sm_90", 0, 12)
-    assert verdict.reason.splitlines() == [
-        "spills on sm_90 0 -> 12",
-        "registers on sm_90 64 -> 96 (+50.0 %)",
-        "tests: norm[0], norm[1], norm[2], norm[3], norm[4] and 9 more",
-    ]
+    assert verdict.reason.splitlines() == ["spills on sm_90 0 -> 12", "registers on sm_90 64 -> 96 (+50.0 %)"]
+    told = {cause.name: cause for cause in causes_of(found)}
+    assert {name: dict(cause.counts) for name, cause in told.items()} == {
+        KERNEL: {Word.CHANGED: 14}, "other": {Word.CHANGED: 1}
+    }  # fmt: skip
+    assert told[KERNEL].change == "spills on sm_90 0 -> 12, registers on sm_90 64 -> 96 (+50.0 %)"
+    assert told["other"].worst_text == "norm[13]/test  spills on sm_90 7 -> 8 (+14.3 %)"
 
 
 @pytest.mark.parametrize(
@@ -67,10 +69,8 @@ def test_a_kernel_is_told_once_with_what_explains_it() -> None:
 )
 def test_a_ratio_above_one_is_worse_in_either_direction(better: Better, value: int, word: Word, ratio: float) -> None:
     """A better kernel is told as well; its direction is the metric's."""
-    moved = result("a", (of_kernel("warps", value, better=better), {KERNEL: 12, "other": 8}, word))
-    ((told, verdict),) = by_cause(findings(moved))
-    assert told.case.name == f"{KERNEL}, in a"
-    assert (verdict.word, verdict.ratio) == (word, ratio)
+    (found,) = findings(result("a", (of_kernel("warps", value, better=better), {KERNEL: 12, "other": 8}, word)))
+    assert (found.cause, found.verdict.word, found.verdict.ratio) == (KERNEL, word, ratio)
 
 
 def test_operators_without_a_line_are_named_and_no_other_place_is() -> None:
@@ -81,24 +81,24 @@ def test_operators_without_a_line_are_named_and_no_other_place_is() -> None:
     moved = result(
         "one", (operators, 4, Word.CHANGED), (names, {"aten.sort": 1, "aten.add": 3}, Word.PASS), (copies, 1, Word.PASS)
     )
-    ((told, verdict),) = by_cause(findings(moved))
-    assert verdict.reason.splitlines() == ["operators 4 -> 5 (+25.0 %)", "more of aten.sort"]
-    assert told.all_notes == []
+    (found,) = findings(moved)
+    assert found.verdict.reason.splitlines() == ["operators 4 -> 5 (+25.0 %)", "more of aten.sort"]
+    assert found.result.all_notes == []
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "cause"),
     [
-        ({"loads": "add loads", "stores": "add stores"}, "add, in one"),
-        ({"loads": "add, mul loads", "stores": "add, mul stores"}, "kernel_work loads, in one"),
-        ({}, "kernel_work loads, in one"),
+        ({"loads": "add loads", "stores": "add stores"}, "add"),
+        ({"loads": "add, mul loads", "stores": "add, mul stores"}, "kernel_work loads"),
+        ({}, "kernel_work loads"),
     ],
 )
-def test_work_is_told_of_its_kernel_and_of_no_part(lines: dict[str, str], told: str) -> None:
+def test_work_is_told_of_its_kernel_and_of_no_part(lines: dict[str, str], cause: str) -> None:
     work = Reading("kernel_work", Unit.COUNT, {"loads": 20, "stores": 10}, lines=lines)
-    found = by_cause(findings(result("one", (work, {"loads": 10, "stores": 5}, Word.CHANGED))))
-    assert found[0][0].case.name == told
-    assert "kernel_work loads 10 -> 20 (+100.0 %)" in found[0][1].reason
+    found, *_ = findings(result("one", (work, {"loads": 10, "stores": 5}, Word.CHANGED)))
+    assert found.cause == cause
+    assert "kernel_work loads 10 -> 20 (+100.0 %)" in found.verdict.reason
 
 
 def test_what_names_no_cause_goes_with_one_of_its_test_and_is_never_lost() -> None:
@@ -115,22 +115,21 @@ def test_what_names_no_cause_goes_with_one_of_its_test_and_is_never_lost() -> No
     one = result("one", (operators(4), 3, Word.CHANGED), (copies, 0, Word.CHANGED), (places, {}, Word.PASS))
     two = result("two", (operators(9), 7, Word.CHANGED), (copies, 0, Word.CHANGED), (places, {}, Word.PASS))
     three = result("three", (operators(6), 5, Word.CHANGED))
-    told = {each.case.name: verdict for each, verdict in by_cause(findings(one, two, three))}
-    assert list(told) == ["a.py:7 in f, in 2 tests such as one", "operators, in three"]
-    assert told["a.py:7 in f, in 2 tests such as one"].reason.splitlines() == [
-        "copies 0 -> 1", "operators +1 to +2", "tests: one, two",
-    ]  # fmt: skip
-    assert told["operators, in three"].reason == "operators 5 -> 6 (+20.0 %)"
+    told = {cause.name: (cause.counts.total(), cause.change) for cause in causes_of(findings(one, two, three))}
+    assert told == {
+        "a.py:7 in f": (2, "copies 0 -> 1, operators 3 -> 4 (+33.3 %)"),
+        "operators": (1, "operators 5 -> 6 (+20.0 %)"),
+    }
 
 
-def test_times_of_a_kernel_are_told_test_by_test_and_beside_what_else_moved() -> None:
+def test_times_of_a_kernel_lead_and_stand_beside_what_else_moved() -> None:
     """The worst test first, with what the pairs found; what was recorded stands beside the kernel's other findings."""
 
     def timed(name: str, before: float, after: float, word: Word, spills: int) -> CaseResult:
         made = result(
             name, (of_kernel("spills", spills), {KERNEL: 0, "other": 8}, Word.CHANGED if spills else Word.PASS)
         )
-        why = f"{after / before - 1:+.1%} in 3 process pairs; because: spills 0 -> 12"
+        why = "in 3 process pairs; because: spills 0 -> 12"
         metric = f"kernel_time_us[{KERNEL}]"
         pair = Verdict(word, metric, why, before, after, Unit.MICROSECONDS, after / before, (1.3, 1.4))
         shown = Verdict(Word.PASS, "kernel_time_us", "", {KERNEL: before, "other": 3.0}, unit=Unit.MICROSECONDS)
@@ -141,19 +140,17 @@ def test_times_of_a_kernel_are_told_test_by_test_and_beside_what_else_moved() ->
         timed("large", 400.0, 800.0, Word.SLOWER, 12),
         timed("same", 7.0, 7.0, Word.PASS, 12),
     ]
-    found = [(each, verdict) for each in tests for verdict in each.verdicts if verdict.word is not Word.PASS]
-    told = {verdict.word: (each.case, verdict) for each, verdict in by_cause(found)}
-    case, verdict = told[Word.SLOWER]
-    assert (case.name, case.nodeid) == (f"{KERNEL}, in 2 tests such as large", "test_ops.py::test_large")
-    assert (verdict.metric, verdict.before, verdict.after, verdict.ratio) == ("kernel_time_us", 400.0, 800.0, 2.0)
-    assert verdict.interval == (1.3, 1.4)
+    (cause,) = causes_of(findings(*tests))
+    assert (cause.name, cause.counts) == (KERNEL, {Word.SLOWER: 2, Word.CHANGED: 1})
+    assert cause.changes[0] == "spills 0 -> 12"
+    verdict = cause.worst.verdict
+    assert cause.worst_text == "large/test  kernel_time_us 400 µs -> 800 µs (+100.0 %, 95 % +30.0 to +40.0)"
+    assert (verdict.metric, verdict.interval) == ("kernel_time_us", (1.3, 1.4))
     assert verdict.reason.splitlines() == [
-        "kernel_time_us 400 µs -> 800 µs",
-        "large: 400 µs -> 800 µs, +100.0% in 3 process pairs",
-        "small: 41 µs -> 55 µs, +34.1% in 3 process pairs",
-        "because: spills 0 -> 12",
-    ]
-    assert "kernel_time_us 7 µs to 400 µs when it was recorded" in told[Word.CHANGED][1].reason.splitlines()
+        "kernel_time_us 400 µs -> 800 µs", "in 3 process pairs", "because: spills 0 -> 12",
+    ]  # fmt: skip
+    (same,) = findings(tests[2])
+    assert same.verdict.reason.splitlines() == ["spills on sm_90 0 -> 12", "kernel_time_us 7 µs when it was recorded"]
 
 
 # -- guarded cases -----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from perfguard.github.lanes.baselines_at_commit import BaselineSet, folders_of
 from perfguard.github.lanes.judge_again import judge_again, lenient, unmeasured
 from perfguard.github.lanes.untrusted_report import Received
 from perfguard.judge.lane import Lane
+from perfguard.model.errors import LaneError
 from perfguard.model.records import BaseTree, ReadingId, Report
 from perfguard.model.records.report import commits_beside
 from perfguard.render.overview import LaneView, Overview
@@ -42,6 +43,18 @@ class Reference:
     head: BaselineSet | None = None
     commit: str | None = None
     code: Sequence[str] = ()
+
+
+def of_lane(lane: str, received: Received) -> Received:
+    """A report at hand as that of a lane, whose name says whether times were to be read.
+
+    Raises:
+        LaneError: it is of other hardware.
+    """
+    hardware = received.report.hardware
+    if lane not in (hardware.slug, hardware.target):
+        raise LaneError(f"its report is of {hardware.slug!r}")
+    return replace(received, report=replace(received.report, exact_only=lane != hardware.slug))
 
 
 def judge_lanes(received: Mapping[str, Received | str], reference: Reference) -> Overview:

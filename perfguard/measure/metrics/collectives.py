@@ -7,7 +7,7 @@ no backend, so gloo, NCCL and torch's fake backend give the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from perfguard.measure.devices.activity import Exchange
@@ -15,22 +15,19 @@ from perfguard.measure.metrics.subject import Subject, listed
 from perfguard.model.limits import Limits
 from perfguard.model.records import Across, Better, Parts, Reading, Value
 from perfguard.model.units import Unit
-from perfguard.tensors.step import Step
 
 if TYPE_CHECKING:
     from perfguard.measure.devices.device import Device
-    from perfguard.measure.exchanges import Padded
 
 TIMED = False
 
 _RANK = 20  # Compilation and launches follow from how the module is split.
-_MOST_NAMED = 5  # A note names so many places or parameters.
+_MOST_NAMED = 5  # A note names so many places.
 
 LIMITS = {
     "collectives": Limits(Better.SAME, portable=True),
     "collective_bytes": Limits(Better.LOWER, portable=True),
     "exchange_bytes": Limits(Better.LOWER, portable=True),
-    "gather_padding": Limits(Better.LOWER, portable=True),
     "implicit_redistributions": Limits(Better.LOWER, portable=True),
     "messages": Limits(Better.SAME, portable=True),
     "overlap_flop": Limits(Better.HIGHER, portable=True),
@@ -42,13 +39,11 @@ LIMITS = {
 PER_RANK = frozenset({"exchange_bytes", "messages", "overlap_flop"})
 
 _MESSAGES = ("send", "recv")
-_NOTABLE_PADDING = 1.05
 
 
 def read(subject: Subject, device: Device) -> list[Reading]:
     """`collectives` in order; `collective_bytes` and `exchange_bytes` by collective; `messages` between ranks;
-    `unwaited`, any of which is a fault; `implicit_redistributions`; `overlap_flop`; and for the forward pass of a
-    module under FSDP `gather_padding`. Empty outside of a process group."""
+    `unwaited`, any of which is a fault; `implicit_redistributions`; `overlap_flop`. Empty for a process alone."""
     if subject.ranks.alone:
         return []
     activity = subject.dispatched(device)
@@ -74,38 +69,9 @@ def read(subject: Subject, device: Device) -> list[Reading]:
         ways = {"sent": sent, "received": received}
         parts: Parts = {f"{name} {way}": count for way, sums in ways.items() for name, count in sums.items()}
         readings.append(_reading("exchange_bytes", parts))
-    if isinstance(subject.run, Step) and subject.run.direction == "forward":
-        readings += _padding_of(subject.run)
     if messages:
         readings.append(_reading("messages", [f"{each.name} {each.bytes} B" for each in messages]))
     return readings
-
-
-def _padding_of(step: Step) -> list[Reading]:
-    """The padding that FSDP gathers; empty without such parameters."""
-    from perfguard.measure.exchanges import padded
-
-    parts: dict[str, list[Padded]] = {}
-    for each in padded(step.call.fn, step.call.mesh):
-        parts.setdefault(each.dimension, []).append(each)
-    if not parts:
-        return []
-    factors: Parts = {
-        name: sum(each.factor * each.bytes for each in all_) / sum(each.bytes for each in all_)
-        for name, all_ in parts.items()
-    }
-    worst = max((each for all_ in parts.values() for each in all_), key=lambda each: each.factor)
-    return [_reading("gather_padding", factors, note=_padding(worst, factors))]
-
-
-def _padding(worst: Padded, factors: Mapping[str, Any]) -> str:
-    """A note on padding; empty below 5 %."""
-    if max(factors.values()) <= _NOTABLE_PADDING:
-        return ""
-    return (
-        f"gathers move padding: {worst.name} has {worst.rows} rows over {worst.ranks} ranks of {worst.dimension} "
-        f"({worst.factor:.3g} times its bytes); shard another of its dimensions (shard_placement_fn)"
-    )
 
 
 def _reading(metric: str, value: Value, **others: Any) -> Reading:

@@ -198,7 +198,7 @@ def _lane_name(overview: Overview, name: str) -> str:
 def _worst(finding: Finding) -> str:
     """The case with its values and change, or with the sentence of a wrong result, which holds the failed limit."""
     verdict, case = finding.verdict, finding.result.case
-    name = code(case.nodeid.rpartition("::")[2] if finding.grouped else case.key, NAME)
+    name = code(case.key, NAME)
     if verdict.word.unguarded or verdict.word is Word.BROKEN:  # The row is named after the reason.
         return name
     numbers = all(isinstance(value, int | float) for value in (verdict.before, verdict.after))

@@ -53,7 +53,7 @@ def _compare(causes: Sequence[Cause]) -> list[str]:
         finding.result.case.nodeid
         for cause in causes
         for finding in cause.findings
-        if finding.verdict.word is Word.SLOWER and not finding.grouped and is_plain(finding.result.case.nodeid)
+        if finding.verdict.word is Word.SLOWER and not finding.cause and is_plain(finding.result.case.nodeid)
     ]
     return [compare_command(nodeid) for nodeid in slower[:1]]
 
