@@ -6,7 +6,8 @@ called on halves of blocks here: neighbours are combined, and in a scan elements
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -126,7 +127,7 @@ def _doubling(combine: Combine, numbers: Sequence[Array], dtypes: Sequence[Any],
 
 
 def _applied(combine: Combine, left: Sequence[Array], right: Sequence[Array], dtypes: Sequence[Any]) -> list[Array]:
-    """The results of a function on two blocks."""
+    """The results of a function on two blocks; element by element if it branches on their values."""
     from triton import language
 
     def tensor(numbers: Array, dtype: Any) -> Any:
@@ -135,9 +136,37 @@ def _applied(combine: Combine, left: Sequence[Array], right: Sequence[Array], dt
         return language.tensor(_Handle(as_type(np.ascontiguousarray(numbers), dtype), dtype), kind)
 
     arguments = [tensor(each, dtype) for side in (left, right) for each, dtype in zip(side, dtypes, strict=True)]
-    made = combine(*arguments)
+    try:
+        with _truth_of_elements_only(language.tensor):
+            made = combine(*arguments)
+    except _BranchesOnBlocks:
+        flat = [[each.reshape(-1, 1) for each in side] for side in (left, right)]
+        made = [
+            _applied(combine, *([each[at] for each in side] for side in flat), dtypes) for at in range(left[0].size)
+        ]
+        return [np.concatenate(each).reshape(left[0].shape) for each in zip(*made, strict=True)]
     results = made if isinstance(made, tuple) else (made,)
     return [
         np.broadcast_to(floats(each.handle) if isinstance(each, language.tensor) else np.asarray(each), side.shape)
         for each, side in zip(results, left, strict=True)
     ]
+
+
+class _BranchesOnBlocks(Exception):
+    """A combining function asked whether a block is true: on a GPU it sees two elements."""
+
+
+@contextmanager
+def _truth_of_elements_only(tensor: Any) -> Iterator[None]:
+    truth = tensor.__bool__
+
+    def of_element(asked: Any) -> bool:
+        if asked.handle.data.size > 1:
+            raise _BranchesOnBlocks
+        return bool(truth(asked))
+
+    tensor.__bool__ = of_element
+    try:
+        yield
+    finally:
+        tensor.__bool__ = truth
