@@ -86,7 +86,9 @@ def test_a_combining_function_may_branch() -> None:
     with interpreting():
         farthest[(1,)](x, reduced, scanned, M=8, N=4)
     assert torch.equal(reduced, x.gather(0, x.abs().argmax(0, keepdim=True))[0])
-    assert torch.equal(scanned, torch.stack([x[:, :n].gather(1, x[:, :n].abs().argmax(1, keepdim=True))[:, 0] for n in range(1, 5)], 1))
+    assert torch.equal(
+        scanned, torch.stack([x[:, :n].gather(1, x[:, :n].abs().argmax(1, keepdim=True))[:, 0] for n in range(1, 5)], 1)
+    )
 
 
 def _halved_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
