@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.comparison import (
+    LEAST_ROUNDINGS,
     LOST,
     Outcome,
     Rule,
@@ -31,6 +32,7 @@ from perfguard.check.hard_inputs.derivation import (
 )
 from perfguard.check.hard_inputs.domain import check_domain, lost, scaled
 from perfguard.check.hard_inputs.nearby import Nearby, nearby, roundings
+from perfguard.check.hard_inputs.scalars import OPTIONS
 from perfguard.check.hard_inputs.values import takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
 from perfguard.check.numerics.procedure import LeftOut
@@ -88,8 +90,12 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     trial = _candidate(call, eager, upstream, derivation)
     if isinstance(trial, str):
         return Outcome(problem=trial)
-    if inputs.procedure.coarse is not None or inputs.procedure.is_cast:
-        trial, eager = coarsened(trial, eager, inputs.procedure.coarse)
+    coarse = inputs.procedure.coarse
+    if derivation.text(OPTIONS):  # The test has not shown that this code computes in more than its inputs' dtype.
+        floats = [each.dtype for each in inputs.tensors if each.dtype in LEAST_ROUNDINGS]
+        coarse = max(floats, key=lambda dtype: ROUNDING[dtype], default=None)
+    if coarse is not None or inputs.procedure.is_cast:
+        trial, eager = coarsened(trial, eager, coarse)
     if not trial.unequal(eager):
         return Outcome()
     if inputs.procedure.is_cast:
