@@ -169,8 +169,8 @@ class Guarded:
         __tracebackhide__ = True  # A failure shows the test's line and the message, no line of perfguard.
         if unknown:
             raise UsageError(
-                f"perfguard(…, {next(iter(unknown))}=…): no such option; keyword inputs of the candidate and the reference "
-                f"go into kwargs={{{', '.join(f'{name!r}: …' for name in unknown)}}}"
+                f"perfguard(…, {next(iter(unknown))}=…): no such option; keyword inputs of the candidate and the "
+                f"reference go into kwargs={{{', '.join(f'{name!r}: …' for name in unknown)}}}"
             )
         given: dict[str, object] = {"fn": fn, "reference": reference}
         for name, value in (given if rival is None else {**given, "rival": rival}).items():

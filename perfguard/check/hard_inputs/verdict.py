@@ -90,10 +90,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     trial = _candidate(call, eager, upstream, derivation)
     if isinstance(trial, str):
         return Outcome(problem=trial)
-    coarse = inputs.procedure.coarse
-    if derivation.text(OPTIONS):  # The test has not shown that this code computes in more than its inputs' dtype.
-        floats = [each.dtype for each in inputs.tensors if each.dtype in LEAST_ROUNDINGS]
-        coarse = max(floats, key=lambda dtype: ROUNDING[dtype], default=None)
+    coarse = _coarse(inputs, derivation)
     if coarse is not None or inputs.procedure.is_cast:
         trial, eager = coarsened(trial, eager, coarse)
     if not trial.unequal(eager):
@@ -121,6 +118,15 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     if outcome.backward and derivation.scales and not scaled(truth, usual()):
         raise LeftOut("the reference does not scale with its input")
     return outcome
+
+
+def _coarse(inputs: Inputs, derivation: Derivation) -> torch.dtype | None:
+    """The dtype in which finer results are compared. A test does not show that the code of an option that it does not
+    give computes in more than the dtype of its inputs."""
+    if not derivation.text(OPTIONS):
+        return inputs.procedure.coarse
+    floats = [each.dtype for each in inputs.tensors if each.dtype in LEAST_ROUNDINGS]
+    return max(floats, key=lambda dtype: ROUNDING[dtype], default=None)
 
 
 def _is_nothing(gradient: Tensor | None) -> bool:
