@@ -135,7 +135,7 @@ def test_a_cache_in_a_closure_that_the_first_call_fills_keeps_no_size() -> None:
     assert run_hard(call, SECONDS).problem == ""  # for all it knows that is a weight
 
 
-LUMA = torch.tensor([0.299, 0.587, 0.114])
+LUMA = torch.tensor([0.2989, 0.587, 0.114])
 
 
 def luma(x: torch.Tensor) -> torch.Tensor:
