@@ -151,9 +151,9 @@ def test_a_size_of_a_global_tensor_does_not_change() -> None:
     def of_short_rows(x: torch.Tensor) -> torch.Tensor:
         return luma(torch.cat((x[..., :32], x[..., 32:] * 0), -1))
 
-    for fn in (by_channel, of_short_rows):
-        problem = run_hard(Call(fn, (plain(4, 3, 20),), lambda x: luma(x)), SECONDS).problem
-        assert ("dim 2 " in problem) == (fn is of_short_rows), problem
+    args = (plain(4, 3, 20),)
+    assert run_hard(Call(by_channel, args, lambda x: luma(x)), SECONDS).problem == ""
+    assert "dim 2 " in run_hard(Call(of_short_rows, args, lambda x: luma(x)), SECONDS).problem
 
 
 def test_what_functions_keep() -> None:
