@@ -46,10 +46,7 @@ def tensors(x, o, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-
 
 @jit
 def farther(a, b):  # type: ignore[no-untyped-def]
-    if tl.abs(a) >= tl.abs(b):
-        return a
-    else:
-        return b
+    return a if tl.abs(a) >= tl.abs(b) else b
 
 
 @jit
