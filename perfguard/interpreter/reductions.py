@@ -140,9 +140,10 @@ def _applied(combine: Combine, left: Sequence[Array], right: Sequence[Array], dt
         with _truth_of_elements_only(language.tensor):
             made = combine(*arguments)
     except _BranchesOnBlocks:
-        flat = [[each.reshape(-1, 1) for each in side] for side in (left, right)]
+        rows, others = ([each.reshape(-1, 1) for each in side] for side in (left, right))
         made = [
-            _applied(combine, *([each[at] for each in side] for side in flat), dtypes) for at in range(left[0].size)
+            _applied(combine, [each[at] for each in rows], [each[at] for each in others], dtypes)
+            for at in range(left[0].size)
         ]
         return [np.concatenate(each).reshape(left[0].shape) for each in zip(*made, strict=True)]
     results = made if isinstance(made, tuple) else (made,)
