@@ -6,8 +6,7 @@ called on halves of blocks here: neighbours are combined, and in a scan elements
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -136,16 +135,16 @@ def _applied(combine: Combine, left: Sequence[Array], right: Sequence[Array], dt
         return language.tensor(_Handle(as_type(np.ascontiguousarray(numbers), dtype), dtype), kind)
 
     arguments = [tensor(each, dtype) for side in (left, right) for each, dtype in zip(side, dtypes, strict=True)]
+    truth, language.tensor.__bool__ = language.tensor.__bool__, _truth_of_one
     try:
-        with _truth_of_elements_only(language.tensor):
-            made = combine(*arguments)
+        made = combine(*arguments)
     except _BranchesOnBlocks:
         rows, others = ([each.reshape(-1, 1) for each in side] for side in (left, right))
-        made = [
-            _applied(combine, [each[at] for each in rows], [each[at] for each in others], dtypes)
-            for at in range(left[0].size)
-        ]
-        return [np.concatenate(each).reshape(left[0].shape) for each in zip(*made, strict=True)]
+        pairs = (([each[at] for each in rows], [each[at] for each in others]) for at in range(left[0].size))
+        elements = [_applied(combine, *pair, dtypes) for pair in pairs]
+        return [np.concatenate(each).reshape(left[0].shape) for each in zip(*elements, strict=True)]
+    finally:
+        language.tensor.__bool__ = truth
     results = made if isinstance(made, tuple) else (made,)
     return [
         np.broadcast_to(floats(each.handle) if isinstance(each, language.tensor) else np.asarray(each), side.shape)
@@ -157,17 +156,7 @@ class _BranchesOnBlocks(Exception):
     """A combining function asked whether a block is true: on a GPU it sees two elements."""
 
 
-@contextmanager
-def _truth_of_elements_only(tensor: Any) -> Iterator[None]:
-    truth = tensor.__bool__
-
-    def of_element(asked: Any) -> bool:
-        if asked.handle.data.size > 1:
-            raise _BranchesOnBlocks
-        return bool(truth(asked))
-
-    tensor.__bool__ = of_element
-    try:
-        yield
-    finally:
-        tensor.__bool__ = truth
+def _truth_of_one(asked: Any) -> bool:
+    if asked.handle.data.size > 1:
+        raise _BranchesOnBlocks
+    return bool(asked.handle.data)

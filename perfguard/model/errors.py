@@ -93,12 +93,8 @@ def next_step(error: BaseException) -> str:
         return "Triton found no GPU: TRITON_INTERPRET=1 runs its kernels in the interpreter"
     if hit_recompile_limit(error):
         return "torch.compile compiled it anew too often: TORCH_LOGS=recompiles names what changes from call to call"
-    torch = sys.modules.get("torch")
-    if (
-        torch is not None
-        and re.search(r"\bcuda\b(?! error| out of)", str(error), re.IGNORECASE)
-        and not torch.cuda.is_available()
-    ):
+    asks = re.search(r"\bcuda\b(?! error| out of)", str(error), re.IGNORECASE)
+    if asks and "torch" in sys.modules and not sys.modules["torch"].cuda.is_available():
         return "no GPU here: let it take CPU tensors if TRITON_INTERPRET is set, or skip it by perfguard.unsupported(…)"
     return ""
 

@@ -69,17 +69,14 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
 
 def hide_own_frames(error: BaseException) -> None:
     """Leave only frames of the user, and of libraries, on the traceback of an error that perfguard did not raise."""
-    frames = []
-    trace = error.__traceback__
+    kept, trace = [], error.__traceback__
     while trace is not None:
-        frames.append((trace, trace.tb_frame.f_code.co_filename.startswith(_OURS)))
-        trace = trace.tb_next
-    kept = [each for each, is_own in frames if not is_own]
-    if not kept or frames[-1][1]:
-        return
-    for each, later in zip(kept, [*kept[1:], None], strict=True):
-        each.tb_next = later
-    error.__traceback__ = kept[0]
+        last, trace = trace, trace.tb_next
+        kept += [] if last.tb_frame.f_code.co_filename.startswith(_OURS) else [last]
+    if kept and kept[-1] is last:
+        for each, later in zip(kept, [*kept[1:], None], strict=True):
+            each.tb_next = later
+        error.__traceback__ = kept[0]
 
 
 def _where(excinfo: pytest.ExceptionInfo[BaseException]) -> str:

@@ -167,10 +167,9 @@ class Guarded:
             UsageError: the call cannot be guarded as written.
         """
         __tracebackhide__ = True  # A failure shows the test's line and the message, no line of perfguard.
-        if unknown:
+        for name in unknown:
             raise UsageError(
-                f"perfguard(…, {next(iter(unknown))}=…): no such option; keyword inputs of the candidate and the "
-                f"reference go into kwargs={{{', '.join(f'{name!r}: …' for name in unknown)}}}"
+                f"perfguard(…, {name}=…): no such option; inputs by keyword go into kwargs={{{name!r}: …}}"
             )
         given: dict[str, object] = {"fn": fn, "reference": reference}
         for name, value in (given if rival is None else {**given, "rival": rival}).items():
