@@ -126,7 +126,7 @@ def _doubling(combine: Combine, numbers: Sequence[Array], dtypes: Sequence[Any],
 
 
 def _applied(combine: Combine, left: Sequence[Array], right: Sequence[Array], dtypes: Sequence[Any]) -> list[Array]:
-    """The results of a function on two blocks."""
+    """The results of a function on two blocks; element by element if it branches on their values."""
     from triton import language
 
     def tensor(numbers: Array, dtype: Any) -> Any:
@@ -135,9 +135,28 @@ def _applied(combine: Combine, left: Sequence[Array], right: Sequence[Array], dt
         return language.tensor(_Handle(as_type(np.ascontiguousarray(numbers), dtype), dtype), kind)
 
     arguments = [tensor(each, dtype) for side in (left, right) for each, dtype in zip(side, dtypes, strict=True)]
-    made = combine(*arguments)
+    truth, language.tensor.__bool__ = language.tensor.__bool__, _truth_of_one
+    try:
+        made = combine(*arguments)
+    except _BranchesOnBlocks:
+        rows, others = ([each.reshape(-1, 1) for each in side] for side in (left, right))
+        pairs = (([each[at] for each in rows], [each[at] for each in others]) for at in range(left[0].size))
+        elements = [_applied(combine, *pair, dtypes) for pair in pairs]
+        return [np.concatenate(each).reshape(left[0].shape) for each in zip(*elements, strict=True)]
+    finally:
+        language.tensor.__bool__ = truth
     results = made if isinstance(made, tuple) else (made,)
     return [
         np.broadcast_to(floats(each.handle) if isinstance(each, language.tensor) else np.asarray(each), side.shape)
         for each, side in zip(results, left, strict=True)
     ]
+
+
+class _BranchesOnBlocks(Exception):
+    """A combining function asked whether a block is true: on a GPU it sees two elements."""
+
+
+def _truth_of_one(asked: Any) -> bool:
+    if asked.handle.data.size > 1:
+        raise _BranchesOnBlocks
+    return bool(asked.handle.data)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import re
+import sys
 
 
 class PerfguardError(Exception):
@@ -92,6 +93,9 @@ def next_step(error: BaseException) -> str:
         return "Triton found no GPU: TRITON_INTERPRET=1 runs its kernels in the interpreter"
     if hit_recompile_limit(error):
         return "torch.compile compiled it anew too often: TORCH_LOGS=recompiles names what changes from call to call"
+    asks = re.search(r"\bcuda\b(?! error| out of)", str(error), re.IGNORECASE)
+    if asks and "torch" in sys.modules and not sys.modules["torch"].cuda.is_available():
+        return "no GPU here: let it take CPU tensors if TRITON_INTERPRET is set, or skip it by perfguard.unsupported(…)"
     return ""
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 PHASES = ("setup", "call", "teardown")  # The phases of a test, as pytest's reports name them.
 OTHERWISE = "perfguard_otherwise"  # Attribute of a report: its test failed other than by a verdict.
 
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _NOTE = "perfguard: "  # How notes on exceptions begin.
 _NO_FAILURE = (pytest.skip.Exception, pytest.exit.Exception)
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?([KMGT]?i?B|bytes)")
@@ -64,6 +65,18 @@ def describe_error(when: str, excinfo: pytest.ExceptionInfo[BaseException]) -> s
         message += f": asked for {format_bytes(float(number)) if unit == 'bytes' else f'{number} {unit}'}"
         message += f", {free[1]} free" if free else ""
     return f"{message}; make the case smaller, or free the device's memory"
+
+
+def hide_own_frames(error: BaseException) -> None:
+    """Leave only frames of the user, and of libraries, on the traceback of an error that perfguard did not raise."""
+    kept, trace = [], error.__traceback__
+    while trace is not None:
+        last, trace = trace, trace.tb_next
+        kept += [] if last.tb_frame.f_code.co_filename.startswith(_OURS) else [last]
+    if kept and kept[-1] is last:
+        for each, later in zip(kept, [*kept[1:], None], strict=True):
+            each.tb_next = later
+        error.__traceback__ = kept[0]
 
 
 def _where(excinfo: pytest.ExceptionInfo[BaseException]) -> str:

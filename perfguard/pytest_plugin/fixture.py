@@ -11,7 +11,7 @@ import logging
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, Never, NoReturn
 
 import pytest
 
@@ -26,6 +26,7 @@ from perfguard.model.config import Settings, read_settings
 from perfguard.model.errors import GuardFailure, Regression, UsageError, WrongResult, shown
 from perfguard.model.records import Case, CaseResult, Word
 from perfguard.pytest_plugin.arguments import check_options, clobbers_of, hard_of, layers_of, mutates_of, walk_of
+from perfguard.pytest_plugin.failures import hide_own_frames
 from perfguard.pytest_plugin.items import case_of, mark_of
 from perfguard.session.call_stack import with_room
 
@@ -122,6 +123,7 @@ class Guarded:
         rival: Callable[..., Any] | None = None,
         hard: bool | Hard = True,
         label: str = "",
+        **unknown: Never,
     ) -> None:
         """Guard `fn(*args, **kwargs)`: forward, and backward if an input requires grad.
 
@@ -165,6 +167,10 @@ class Guarded:
             UsageError: the call cannot be guarded as written.
         """
         __tracebackhide__ = True  # A failure shows the test's line and the message, no line of perfguard.
+        for name in unknown:
+            raise UsageError(
+                f"perfguard(…, {name}=…): no such option; inputs by keyword go into kwargs={{{name!r}: …}}"
+            )
         given: dict[str, object] = {"fn": fn, "reference": reference}
         for name, value in (given if rival is None else {**given, "rival": rival}).items():
             if not callable(value):
@@ -207,6 +213,7 @@ class Guarded:
         except Exception as error:
             cause = interpreter_error(error)
             if not isinstance(cause, NotInterpreted):
+                hide_own_frames(error)
                 raise
             missing = str(cause)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 import xml.etree.ElementTree as ET
@@ -119,6 +120,9 @@ def test_a_bare_assertion_is_broken_with_its_line_and_the_inputs_that_led_there(
     raised = "call raised AssertionError at kernel.py:* in double: assert x.stride(0) < 16"
     given = "the candidate raised this in its first call, on float32?96,16?"
     result.stdout.fnmatch_lines([f"BROKEN  double?96?/forward  {raised}; {given}"])
+    assert [
+        line for line in result.outlines if re.match(r"\S*perfguard/\S+\.py:\d+: ", line)
+    ] == []  # the user's frames
 
 
 def test_a_fault_of_the_reference_is_said_to_be_its_own(project: Project) -> None:

@@ -163,6 +163,7 @@ ODD = [
     ("configurations=5", "perfguard(configurations=…): 5 gives no keyword arguments; write"),
     ("configurations=[5]", "perfguard(configurations=…): 5 gives no keyword arguments; write"),
     ("configurations={5: {}}", "perfguard(configurations=…): 5 gives no keyword arguments; write"),
+    ("dim=0", "perfguard(…, dim=…): no such option; inputs by keyword go into kwargs={'dim': …}"),
     ("hard=Silent()", "give True, False, or perfguard.Hard"),
     ("hard=pg.Hard(without=None)", "Hard(without=None): give a list of values"),
     ("tolerance=pg.Tolerance(k='2', reason='r')", "Tolerance(k='2'): give a number above 0"),

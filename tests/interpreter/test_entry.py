@@ -44,6 +44,18 @@ def tensors(x, o, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-
     tl.atomic_add(o + m, m.to(tl.float32), mask=m < 3)
 
 
+@jit
+def farther(a, b):  # type: ignore[no-untyped-def]
+    return a if tl.abs(a) >= tl.abs(b) else b
+
+
+@jit
+def farthest(x, reduced, scanned, M: tl.constexpr, N: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(reduced + tl.arange(0, N), tl.reduce(tl.load(x + at), 0, farther))
+    tl.store(scanned + at, tl.associative_scan(tl.load(x + at), 1, farther))
+
+
 curve = libdevice.tanh
 
 
@@ -62,6 +74,18 @@ def of_a_library(x, o, OP: tl.constexpr, N: tl.constexpr):  # type: ignore[no-un
     else:
         v = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [v], dtype=tl.float32, is_pure=True, pack=1)
     tl.store(o + at, v)
+
+
+def test_a_combining_function_may_branch() -> None:
+    """It sees two elements on a GPU, as flashnn's quantiser relies on; the truth of a block decides nothing."""
+    x = torch.randn(8, 4)
+    reduced, scanned = torch.empty(4), torch.empty(8, 4)
+    with interpreting():
+        farthest[(1,)](x, reduced, scanned, M=8, N=4)
+    assert torch.equal(reduced, x.gather(0, x.abs().argmax(0, keepdim=True))[0])
+    assert torch.equal(
+        scanned, torch.stack([x[:, :n].gather(1, x[:, :n].abs().argmax(1, keepdim=True))[:, 0] for n in range(1, 5)], 1)
+    )
 
 
 def _halved_as(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

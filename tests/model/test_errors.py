@@ -13,6 +13,17 @@ def test_the_type_and_the_first_line() -> None:
     assert described(KeyError()) == "KeyError"
 
 
+@pytest.mark.parametrize(
+    "said", ["features must be CUDA tensors", "image must be on CUDA device", "Torch not compiled with CUDA enabled"]
+)
+def test_a_function_that_asks_for_a_gpu_where_there_is_none(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "perfguard.unsupported(" in next_step(ValueError(said))
+    assert next_step(RuntimeError("CUDA error: an illegal memory access was encountered")) == ""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert next_step(ValueError(said)) == ""
+
+
 @pytest.mark.filterwarnings("ignore:.*recompile_limit")
 def test_a_call_that_is_compiled_anew_each_time() -> None:
     class Counting(torch.nn.Module):

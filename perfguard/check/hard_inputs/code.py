@@ -267,6 +267,13 @@ def _functions(fn: Any) -> Iterator[FunctionType]:
         waiting += _reached(value)
 
 
+def global_tensors(fn: Any) -> Iterator[torch.Tensor]:
+    """The tensors that the functions that `fn` reaches find in their modules, such as a table of weights."""
+    for function in _functions(fn):
+        values = (function.__globals__.get(name) for name in _global_names(function.__code__))
+        yield from (each for each in values if isinstance(each, torch.Tensor))
+
+
 def _reached(value: Any) -> list[Any]:
     """The values that a value may call. To find them runs no code of the user's."""
     if isinstance(value, FunctionType):

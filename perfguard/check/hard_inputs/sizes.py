@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from perfguard.check.hard_inputs import Mark, mark_of
+from perfguard.check.hard_inputs.code import global_tensors
 from perfguard.check.hard_inputs.derivation import Derivation, FirstAccepted, Part, leaves_of
 from perfguard.check.hard_inputs.integers import agreeing, following
 from perfguard.check.hard_inputs.values import is_paired
@@ -34,7 +35,8 @@ _GROWN_ELEMENTS = 2**14  # This many elements of all inputs are cheap even if ke
 
 @dataclass(frozen=True)
 class Kept:
-    """The values that a call's function and its reference keep: whether there are tensors, and the integers."""
+    """The values that a call's function and its reference keep: whether there are tensors, and the integers. Sizes of
+    global tensors, which not every call reads, are integers here."""
 
     tensors: bool
     numbers: frozenset[int]
@@ -43,7 +45,8 @@ class Kept:
 def kept_by(call: Call) -> Kept:
     """The values kept now. It has to be called before the first call, which may fill a cache."""
     kept = [each for fn in (call.fn, call.reference) for each in kept_in(fn)]
-    return Kept(any(isinstance(each, torch.Tensor) for each in kept), _numbers(kept))
+    tables = {size for fn in (call.fn, call.reference) for each in global_tensors(fn) for size in each.shape}
+    return Kept(any(isinstance(each, torch.Tensor) for each in kept), _numbers(kept) | tables)
 
 
 def _numbers(values: Iterable[Any]) -> frozenset[int]:

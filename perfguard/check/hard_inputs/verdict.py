@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.comparison import (
+    LEAST_ROUNDINGS,
     LOST,
     Outcome,
     Rule,
@@ -31,6 +32,7 @@ from perfguard.check.hard_inputs.derivation import (
 )
 from perfguard.check.hard_inputs.domain import check_domain, lost, scaled
 from perfguard.check.hard_inputs.nearby import Nearby, nearby, roundings
+from perfguard.check.hard_inputs.scalars import OPTIONS
 from perfguard.check.hard_inputs.values import takes_values
 from perfguard.check.memory import GUARD, Canaries, empty_tensors_have_addresses, poisoned
 from perfguard.check.numerics.procedure import LeftOut
@@ -88,8 +90,9 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     trial = _candidate(call, eager, upstream, derivation)
     if isinstance(trial, str):
         return Outcome(problem=trial)
-    if inputs.procedure.coarse is not None or inputs.procedure.is_cast:
-        trial, eager = coarsened(trial, eager, inputs.procedure.coarse)
+    coarse = _coarse(inputs, derivation)
+    if coarse is not None or inputs.procedure.is_cast:
+        trial, eager = coarsened(trial, eager, coarse)
     if not trial.unequal(eager):
         return Outcome()
     if inputs.procedure.is_cast:
@@ -115,6 +118,15 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     if outcome.backward and derivation.scales and not scaled(truth, usual()):
         raise LeftOut("the reference does not scale with its input")
     return outcome
+
+
+def _coarse(inputs: Inputs, derivation: Derivation) -> torch.dtype | None:
+    """The dtype in which finer results are compared. A test does not show that the code of an option that it does not
+    give computes in more than the dtype of its inputs."""
+    if not derivation.text(OPTIONS):
+        return inputs.procedure.coarse
+    floats = [each.dtype for each in inputs.tensors if each.dtype in LEAST_ROUNDINGS]
+    return max(floats, key=lambda dtype: ROUNDING[dtype], default=None)
 
 
 def _is_nothing(gradient: Tensor | None) -> bool:

@@ -95,7 +95,7 @@ def find_source(given: str) -> Source:
     source = _of_this_installation()
     if source is None:
         raise UsageError(
-            "perfguard: this installation does not know which commit of which repository it was made from, so that CI "
+            "this installation does not know which commit of which repository it was made from, so that CI "
             "could install the same; name it: perfguard init --source OWNER/perfguard@COMMIT"
         )
     return source

@@ -463,6 +463,21 @@ def test_an_option_that_is_switched_off_by_its_default(right: bool) -> None:
     assert (problem == "") == right
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_the_code_of_an_option_may_compute_in_the_dtype_of_the_inputs(dtype: torch.dtype) -> None:
+    """late-interaction-kernels multiplies normalised float16 as float16, beside a reference in float32."""
+
+    def scores(x: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        wide = x.float()
+        return wide @ wide.T if not normalize else torch.nn.functional.normalize(wide).square().sum(1)
+
+    def rounded(x: torch.Tensor, normalize: bool = False) -> torch.Tensor:
+        return torch.nn.functional.normalize(x.float()).half().float().square().sum(1) if normalize else scores(x)
+
+    found = run_hard(Call(rounded, (plain(8, 32).to(dtype),), scores, hard=only("scalars")), EVERYTHING)
+    assert ("options (normalize=True)" in found.problem) == (dtype == torch.float32)
+
+
 def test_the_most_telling_input_has_the_first_turn_in_every_order_and_again_with_other_code() -> None:
     case = CASES["thresholds"][0]
     right, wrong = (Call(fn, case.args, case.reference) for fn in (case.right, case.wrong))

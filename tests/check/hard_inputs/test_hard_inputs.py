@@ -135,6 +135,27 @@ def test_a_cache_in_a_closure_that_the_first_call_fills_keeps_no_size() -> None:
     assert run_hard(call, SECONDS).problem == ""  # for all it knows that is a weight
 
 
+LUMA = torch.tensor([0.2989, 0.587, 0.114])
+
+
+def luma(x: torch.Tensor) -> torch.Tensor:
+    return (x * LUMA[:, None]).sum(-2, keepdim=True)
+
+
+def test_a_size_of_a_global_tensor_does_not_change() -> None:
+    """One channel would be broadcast over the weights of three, where triton-augment returns a gray image as it is."""
+
+    def by_channel(x: torch.Tensor) -> torch.Tensor:
+        return x if x.shape[-2] == 1 else torch.einsum("...cn,c->...n", x, LUMA.to(x.dtype)).unsqueeze(-2)
+
+    def of_short_rows(x: torch.Tensor) -> torch.Tensor:
+        return luma(torch.cat((x[..., :32], x[..., 32:] * 0), -1))
+
+    args = (plain(4, 3, 20),)
+    assert run_hard(Call(by_channel, args, lambda x: luma(x)), SECONDS).problem == ""
+    assert "dim 2 " in run_hard(Call(of_short_rows, args, lambda x: luma(x)), SECONDS).problem
+
+
 def test_what_functions_keep() -> None:
     weight = plain(2, 2)
 
