@@ -151,6 +151,8 @@ class _Writer:
         parts = [tally(self.view.counts) or "no case"]
         if unread := sum(map(is_unread_time, report.results)):
             parts.append(f"{unread} not timed, whose code on the device is as recorded")
+        if work := [] if report.exact_only else [each for each in report.results if each.reading("kernel_work")]:
+            parts.append(f"{len(work)} not timed, whose kernels Triton's interpreter runs")
         remarks = [each for each in self.view.remarks if not each[0].endswith(OLD_FAULT)]  # Old faults have own lines.
         parts += [clean(f"{remark}: {listed(names)}", MOST_CHARACTERS) for remark, names in remarks]
         if strides := self._other_strides():
