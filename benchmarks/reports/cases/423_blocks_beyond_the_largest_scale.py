@@ -12,7 +12,8 @@ MAGNITUDES = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 def rounded(x):
     blocks = x.float().unflatten(-1, (-1, 16))
-    unit = (blocks.abs().amax() / 2688).clamp(min=1.0).log2().ceil().exp2()  # bad: unit = 1.0
+    largest = blocks.abs().amax()
+    unit = torch.where(largest > 2688, (largest / 2688).log2().ceil().exp2(), 1.0)  # bad: unit = 1.0
     scale = (blocks.abs().amax(-1, keepdim=True) / 6 / unit).clamp(2**-9, 448).to(torch.float8_e4m3fn).float() * unit
     at = torch.bucketize((blocks / scale).abs(), EDGES.to(x.device))
     return (MAGNITUDES.to(x.device)[at].copysign(blocks) * scale).flatten(-2).to(x.dtype)

@@ -3,7 +3,7 @@
 kind: multiples
 origin: rajveer43/VeloxQuant-MLX#163
 shows: 40 tokens, of which 8 wait for a group
-words: dim 0|tokens|rows|piece
+words: dim 0|tokens|rows|piece|group
 """
 import torch
 
