@@ -172,7 +172,7 @@ def _mixtures(given: _Given) -> Iterable[Parts]:
 def _other_sizes(given: _Given) -> Iterable[Parts]:
     yield given.sizes.one_less()
     yield given.sizes.three_quarters()
-    yield _cut_andmixed(given.call, given.cuts[0], given.floats, given.finite) if given.cuts else ()
+    yield _cut_andmixed(given.call, given.sizes.one_less(), given.floats, given.finite)
     yield from ([given.order.choice(parts)] for parts in given.growths)
     yield from ([part] for part in given.cuts if any(text.endswith("cut to 0") for text in part.steps.values()))
 
@@ -362,11 +362,11 @@ def _by_kind(combinations: Iterable[Parts], left_out: Sequence[str]) -> dict[str
     return found
 
 
-def _cut_andmixed(call: Call, cut: Part, floats: Sequence[int], finite: Sequence[str]) -> tuple[Part, ...]:
-    """Another size, and hard values in the remaining rows."""
-    leaves = leaves_of(derived_call(call, Derivation((cut,))))
+def _cut_andmixed(call: Call, cuts: Parts, floats: Sequence[int], finite: Sequence[str]) -> Parts:
+    """Other sizes, and hard values in the remaining rows: a lane beyond the last column may be larger than all."""
+    leaves = leaves_of(derived_call(call, Derivation(tuple(cuts))))
     later = [*finite[_TURN:], *finite[:_TURN]]
-    return (cut, *mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
+    return (*cuts, *mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
 
 
 def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:
