@@ -236,7 +236,7 @@ def _thresholds(given: _Given) -> Iterable[Parts]:
     fixed = given.call.hard is not None and "values" in given.call.hard.without  # Sorted values stay sorted.
     places = {} if fixed else places_of(given.call, given.leaves)
     ranks = [(places[name], rank) for name, rank in given.code.ranks if name in places]
-    yield from ([part] for part in given.sizes.led(ranks))
+    yield from ([part] for part in (*given.sizes.led(ranks), *given.sizes.long_products()))
     yield from given.sizes.thresholds(given.code.thresholds)
     for parts in given.sizes.thresholds(given.code.counts):
         for part in parts:
