@@ -177,8 +177,9 @@ class Sizes:
     def long_products(self) -> Iterator[Part]:
         """Sums of the largest products of codes: float32 has not every integer beyond 2^24."""
         codes = {at: leaf for at, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor) and is_code(leaf)}
-        shared = [size for size in self.free if all(size in leaf.shape for leaf in codes.values())]
-        for part in filter(None, [self.tall(size, _PRODUCTS, "sizes") for size in shared if len(codes) > 1]):
+        widths = {leaf.shape[-1] for leaf in codes.values() if len(codes) > 1}
+        shared = widths.intersection(self.free, *(leaf.shape for leaf in codes.values()))
+        for part in filter(None, [self.tall(size, _PRODUCTS, "sizes") for size in sorted(shared)]):
             largest = {at: f", all {int(leaf.max())}" for at, leaf in codes.items()}
             yield Part("sizes", {at: text + largest.get(at, "") for at, text in part.steps.items()})
 
