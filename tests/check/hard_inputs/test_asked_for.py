@@ -613,21 +613,21 @@ def test_where_the_reference_says_nothing_nothing_is_judged(
         assert run_hard(call, EVERYTHING).problem == ""
 
 
-def stepped(x: torch.Tensor, scale: Any = None, stop: Any = None) -> torch.Tensor:
+def halved(x: torch.Tensor, scale: Any = None, stop: Any = None) -> torch.Tensor:
     """Half of the scaled input, or zeros if the flag is set."""
     found = x if scale is None else x / scale
     return found / 2 if stop is None else torch.where(stop != 0, 0 * x, found / 2)
 
 
 def stopped_beside_a_scale(x: torch.Tensor, scale: Any = None, stop: Any = None) -> torch.Tensor:
-    return stepped(x, scale, None if scale is None else stop)
+    return halved(x, scale, None if scale is None else stop)
 
 
 @pytest.mark.parametrize("fault", [True, False])
 def test_a_tensor_is_left_out_while_a_flag_is_set(fault: bool) -> None:
     given = {"scale": torch.tensor(4.0), "stop": torch.tensor(0.0)}
-    fn = stopped_beside_a_scale if fault else stepped
-    call = Call(fn, (plain(8, 12),), stepped, kwargs=given, hard=only("scalars"))
+    fn = stopped_beside_a_scale if fault else halved
+    call = Call(fn, (plain(8, 12),), halved, kwargs=given, hard=only("scalars"))
     problem = run_hard(call, EVERYTHING).problem
     assert "argument stop (ones) and options (scale=None): output" in problem if fault else problem == ""
 
