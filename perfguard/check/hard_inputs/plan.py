@@ -204,6 +204,10 @@ def _strict(_: _Given) -> Iterable[Parts]:
 
 
 def _called(given: _Given) -> Iterable[Parts]:
+    """Masks of bytes come first, where the reference makes booleans of masks itself."""
+    converts = "bool" in getattr(getattr(given.call.reference, "__code__", None), "co_names", ())
+    masks = {at: "as uint8" for at, leaf in enumerate(given.leaves) if getattr(leaf, "dtype", None) is torch.bool}
+    yield from ([Part("dtypes", masks)] for _ in range(converts and bool(masks)))
     yield from ([part] for part in called_parts(given.call))
 
 
@@ -338,8 +342,7 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
     given = _Given(call, code, sizes, order, leaves, floats, masks, layouts, integers)
     asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
     broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]
-    # Only one combination of a call that takes seconds fits into the budget. It should vary between cases.
-    for each in (broad, *alone):
+    for each in (broad, *alone):  # Few of an expensive call fit into the budget. They should vary between cases.
         order.shuffle(each)  # type: ignore[arg-type]
     *alone, cuts, growths, gradients = alone
     turns = [part for turn in zip_longest(cuts, growths) for part in turn if part is not None]

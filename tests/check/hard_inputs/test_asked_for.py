@@ -646,6 +646,26 @@ def test_lanes_beyond_the_last_column_are_larger_than_all(fault: bool) -> None:
     assert "dim 1 cut to 15, row" in problem if fault else problem == ""
 
 
+def test_masks_of_bytes_only_where_a_reference_makes_booleans_of_them() -> None:
+    args = (plain(8, 12), plain(8, 12, seed=2) < 0)
+
+    def inverted(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:  # not the negation of bytes
+        return x * (~mask).to(x.dtype)
+
+    def of_any_mask(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.where(~mask.bool(), 0 * x)
+
+    def of_booleans(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.where(mask == 0, 0 * x)
+
+    def problem(fn: Callable[..., Any], reference: Callable[..., Any]) -> str:
+        return run_hard(Call(fn, args, reference, hard=only("dtypes")), EVERYTHING).problem
+
+    assert "argument 1 (as uint8): output" in problem(inverted, of_any_mask)
+    assert problem(inverted, of_booleans) == ""
+    assert problem(of_booleans, of_any_mask) == ""
+
+
 @pytest.mark.parametrize("wide", [torch.float32, torch.float64])
 def test_products_of_codes_whose_sum_float32_does_not_hold(wide: torch.dtype) -> None:
     codes = (torch.arange(-200, 200).view(4, 100) % 255 - 127).to(torch.int8)
