@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from perfguard._compat.torch_internals import storage_address
+from perfguard._compat.torch_internals import storage_address, writes_of
 from perfguard.check.numerics.modules import modules_of
 from perfguard.check.numerics.procedure import Procedure
 from perfguard.check.numerics.trial import Inputs, run_trial
@@ -150,9 +150,8 @@ class State:
         return {name: [_read(places[name]) for places in (self._own, self._theirs)] for name in names}
 
     def _versions(self, names: list[str]) -> dict[str, list[int]]:
-        """Torch's counts of writes."""
         values = {name: [getattr(*places[name]) for places in (self._own, self._theirs)] for name in names}
-        return {name: [getattr(each, "_version", 0) for each in pair] for name, pair in values.items()}
+        return {name: [*map(writes_of, pair)] for name, pair in values.items()}
 
     @contextmanager
     def _putting_back(self, names: list[str]) -> Iterator[None]:
