@@ -11,7 +11,8 @@ import torch
 
 def clip(*grads, limit=1.0, norm=2.0):
     if norm == math.inf:
-        total = torch.stack([g.abs().amax() if g.numel() else g.new_zeros(()) for g in grads]).amax()  # bad: total = torch.stack([g.abs().amax() for g in grads]).amax()
+        full = [g for g in grads if g.numel()]  # bad: full = grads
+        total = torch.stack([g.abs().amax() for g in full]).amax() if full else grads[0].new_zeros(())
     else:
         total = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g, norm) for g in grads]), norm)
     factor = (limit / (total + 1e-6)).clamp(max=1.0)

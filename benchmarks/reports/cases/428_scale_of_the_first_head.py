@@ -8,7 +8,8 @@ words: argument 2|values|equal
 import torch
 
 def mixed(weights, codes, scale):
-    return (weights @ codes.to(weights.dtype)) * scale[:, None, None]  # bad: return (weights @ codes.to(weights.dtype)) * scale[0]
+    products = weights @ codes.to(weights.dtype)
+    return products * scale[:, None, None]  # bad: return products * scale[0]
 
 # ---- test ----
 def reference(weights, codes, scale):

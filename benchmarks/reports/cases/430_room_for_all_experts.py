@@ -17,7 +17,8 @@ def aligned(chosen, local, experts, block=16):
     sorted_ids = mine[order]
     rank = torch.arange(count, device=chosen.device) - torch.searchsorted(sorted_ids, sorted_ids)
     room = count + experts * (block - 1)
-    slots = torch.full((room + 1,), count, device=chosen.device)  # bad: slots = torch.full((count + len(local) * block + 1,), count, device=chosen.device)
+    most = room  # bad: most = count + len(local) * block
+    slots = torch.full((most + 1,), count, device=chosen.device)
     slots[torch.where(sorted_ids >= 0, starts[sorted_ids.clamp(min=0)] + rank, room)] = order
     return slots[:room], whole
 

@@ -8,7 +8,9 @@ words: schema|mutat|writ|argument 2
 import torch
 from torch import Tensor
 
-@torch.library.custom_op("report::put", mutates_args=("cache",))  # bad: @torch.library.custom_op("report::put", mutates_args=())
+WRITTEN = ("cache",)  # bad: WRITTEN = ()
+
+@torch.library.custom_op("report::put", mutates_args=WRITTEN)
 def put(rows: Tensor, slots: Tensor, cache: Tensor) -> None:
     cache[slots] = rows.to(cache.dtype)
 

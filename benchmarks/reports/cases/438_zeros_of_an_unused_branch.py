@@ -16,7 +16,7 @@ class Branches(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *gs):
         gates = [(x, x.sigmoid()) for x in ctx.saved_tensors]
-        return tuple(g * gate * (1 + x * (1 - gate)) for g, (x, gate) in zip(gs, gates))
+        return tuple(g * gate * (1 + x * (1 - gate)) for g, (x, gate) in zip(gs, gates, strict=True))
 
 def branches(a, b):
     return Branches.apply(a, b)
