@@ -18,7 +18,7 @@ import torch
 
 from perfguard.check.hard_inputs import Mark, mark_of
 from perfguard.check.hard_inputs.called import called_parts, dtype_steps
-from perfguard.check.hard_inputs.code import EPSILON, Code
+from perfguard.check.hard_inputs.code import EPSILON, Code, makes_booleans
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
     INCOMING,
@@ -205,7 +205,7 @@ def _strict(_: _Given) -> Iterable[Parts]:
 
 def _called(given: _Given) -> Iterable[Parts]:
     """Masks of bytes come first, where the reference makes booleans of masks itself."""
-    converts = "bool" in getattr(getattr(given.call.reference, "__code__", None), "co_names", ())
+    converts = makes_booleans(given.call.reference)
     masks = {at: "as uint8" for at, leaf in enumerate(given.leaves) if getattr(leaf, "dtype", None) is torch.bool}
     yield from ([Part("dtypes", masks)] for _ in range(converts and bool(masks)))
     yield from ([part] for part in called_parts(given.call))

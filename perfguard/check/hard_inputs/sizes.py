@@ -83,7 +83,8 @@ class Sizes:
         self._is_paired = functools.cache(lambda place: is_paired(leaves[place]))
         self._least_most_sum = functools.cache(lambda place: _least_most_sum(leaves[place]))
         shapes = {size for leaf in self._tensors for size in leaf.shape}
-        self._has_no_float = not any(leaf.is_floating_point() for leaf in self._tensors)
+        no_float = not any(leaf.is_floating_point() for leaf in self._tensors)
+        self._is_code = functools.cache(lambda place: no_float and is_code(leaves[place]))
         self._repeats = functools.cache(lambda place: leaves[place].unique().numel() < leaves[place].numel())
         self._orders = functools.cache(lambda place: _orders(leaves[place], shapes))
 
@@ -278,7 +279,7 @@ class Sizes:
         not cut."""
         if not _is_integer(tensor):
             return target % 2 == 0 or tensor.shape[-1:] != (size,) or not self._is_paired(place)
-        if tensor.numel() == 0 or (is_code(tensor) and self._has_no_float):
+        if tensor.numel() == 0 or self._is_code(place):
             return True
         least, most, total = self._least_most_sum(place)
         if target < size and (_are_codes(tensor, most, size) or self._loses_only_its_own(place, size, only)):
