@@ -48,6 +48,10 @@ KINDS = (
     "parameters at their start",
     "ranges of integers",
     "large integers",
+    "second derivatives",
+    "schemas",
+    "recompilations",
+    "cost of a call",
     CORRECT,
 )
 _TEST, _SHOWS = "# ---- test ----\n", "# ---- shows ----\n"

@@ -62,6 +62,7 @@ NAMES = (
     Private("torch", "ops.aten.add.Tensor._schema", "names of an operator's arguments"),
     Private("torch", "ops.aten.add.Tensor._op", "calling operators that are followed"),
     Private("torch", "UntypedStorage._cdata", "telling storages apart"),
+    Private("torch", "Tensor._version", "writes of the values that were there"),
     *privates("torch._C._autograd", "counting what a graph has saved", "SavedTensor.data"),
     Private("torch._C._profiler", "_EventType.Allocation", "reading the profiler's allocations"),
 )
@@ -70,6 +71,11 @@ NAMES = (
 def schema_of(operator: Any) -> Any:
     """An operator's schema, with its name and its arguments."""
     return operator._schema
+
+
+def writes_of(value: Any) -> int:
+    """How often a tensor was written, as torch counts it, be it with its own values; 0 where it does not."""
+    return 0 if not hasattr(value, "is_inference") or value.is_inference() else int(value._version)
 
 
 def call_of(operator: Any) -> Callable[..., Any]:

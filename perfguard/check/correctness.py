@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ import torch
 
 from perfguard._compat.triton_internals import silent_interpreter
 from perfguard.check.checked import Checked
+from perfguard.check.hard_inputs.state import Restored, State
 from perfguard.check.memory import GUARD, VALUES, Canaries, Value, poisoned, recycle
 from perfguard.check.numerics.sums import kinds, real_numbers, rmse
 from perfguard.check.numerics.trial import Gradients, Inputs, Trial, run_trial
@@ -58,7 +60,14 @@ def check(call: Call, *, full: bool = True) -> Checked:
     kind = {"device_type": device.type} if other else {}
     # Every run draws the same random numbers, and the user's generators keep their state.
     with torch.random.fork_rng(other, **kind), silent_interpreter():
-        return _Check(call, inputs).run(full)
+        found = _Check(call, inputs).run(full)
+        # Where calls alone differ, their results may follow from state, as those of a cache do.
+        only_vary = bool(found.wrong) and all(" differs from " in problem for problem in found.wrong)
+        if not only_vary or call.ranks.in_step or not (state := State(call)).names:
+            return found
+        with state.aligned():
+            restored = replace(call, procedure=Restored(state))
+            return _Check(restored, Inputs(restored)).run(full)
 
 
 class _Check:

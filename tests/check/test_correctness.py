@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from itertools import count
 from typing import Any
 
 import numpy
@@ -668,6 +669,29 @@ def test_a_difference_from_run_to_run_above_eager_error_is_wrong() -> None:
     assert any("output: differs from run to run: " in each and "of 10 further runs differ; by RMSE" in each
                for each in problems)  # fmt: skip
     assert not any("depends on old memory" in each for each in problems)
+
+
+class Average(torch.nn.Module):
+    """A moving average, whose share falls from call to call; `fault`: that of a call depends on chance as well."""
+
+    kept: torch.Tensor
+
+    def __init__(self, fault: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(16))
+        self.calls, self.fault, self._runs = 0, fault, count()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.kept.lerp_(x, 1 / (1 + self.calls) + 0.1 * (self.fault and next(self._runs)))
+        return self.kept * 1
+
+
+def test_results_that_follow_from_state_differ_from_call_to_call() -> None:
+    x = torch.arange(16.0)
+    assert check(Call(Average(), (x,), Average())).wrong == []
+    problems = check(Call(Average(fault=True), (x,), Average())).wrong
+    assert any("output: differs from run to run: " in each for each in problems)
 
 
 def test_a_first_call_that_differs_is_told_apart() -> None:

@@ -83,6 +83,13 @@ def code_of(fn: Any, device: torch.device) -> Code:
     )
 
 
+def makes_booleans(fn: Any) -> bool:
+    """Whether a function calls `.bool()` of anything, as one does that takes masks of other dtypes."""
+    nodes = _nodes(fn.__code__) if isinstance(fn, FunctionType) else ()
+    calls = (node.func for node in nodes if isinstance(node, ast.Call))
+    return any(isinstance(each, ast.Attribute) and each.attr == "bool" for each in calls)
+
+
 def _options(fn: Any) -> list[Any]:
     """The plain values that a `functools.partial` holds."""
     if not isinstance(fn, functools.partial):

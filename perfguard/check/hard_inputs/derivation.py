@@ -320,7 +320,7 @@ def followers_of(part: Part, call: Call) -> Derivation:
     steps = {
         at: text for at, text in part.steps.items() if 0 <= at < len(leaves) and isinstance(leaves[at], torch.Tensor)
     }
-    return Derivation((Part(part.kind, steps),) if steps else ())
+    return Derivation((Part(part.kind, steps),) if 0 < len(steps) < len(part.steps) else ())
 
 
 def with_tensors(call: Call, change: Callable[[int, torch.Tensor], torch.Tensor | None]) -> Call:

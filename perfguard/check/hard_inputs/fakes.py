@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from perfguard._compat import torch_utils
 from perfguard._compat.torch_internals import fake_mode, has_own_fake, is_missing_fake, schema_of
 from perfguard.check.hard_inputs.comparison import Outcome
 from perfguard.check.hard_inputs.derivation import derived_tensor, with_tensors
+from perfguard.check.hard_inputs.in_place import distinct_floats, fill
 from perfguard.check.numerics.procedure import LeftOut, Run, differentiated
 from perfguard.check.numerics.trial import Inputs
 from perfguard.check.numerics.truth import Reference
@@ -21,6 +22,7 @@ from perfguard.model.errors import described, is_out_of_memory
 from perfguard.tensors.autograd_graph import tree_tensors
 from perfguard.tensors.layouts import strides_of, transposed
 from perfguard.tensors.seeding import seed_all
+from perfguard.tensors.snapshot import bits, storage_key
 
 FAKES = "fake implementations of custom operators"
 
@@ -41,8 +43,12 @@ class _Seen(torch_utils.DispatchMode):
         if not self._has_fake(func):
             return func(*args, **named)
         fake_args, fake_named = torch_utils.tree_map(self._faked, (args, named))
+        kept = [(name, tensor, bits(tensor).clone()) for name, tensor in _read_only(func, args, named)]
         results = func(*args, **named)
         problem = self._problem(func, fake_args, fake_named, tree_tensors(results))
+        for name, tensor, before in kept:
+            if not bits(tensor).equal(before):
+                problem = f"schema of {schema_of(func).name}: {name} is written, but not among mutates_args"
         if problem and problem not in self.problems:
             self.problems.append(problem)
         return results
@@ -65,6 +71,18 @@ class _Seen(torch_utils.DispatchMode):
             if unlike := _unlike(fake, real):
                 return f"{subject}, output {number}: {unlike}"
         return ""
+
+
+def _read_only(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[str, torch.Tensor]]:
+    """The dense tensors that an operator's schema does not let it write: compiled code may use their old values."""
+    of_writes: list[Any] = []
+    others: list[tuple[str, torch.Tensor]] = []
+    for at, each in enumerate(schema_of(func).arguments):
+        given = tree_tensors(args[at] if at < len(args) else kwargs.get(each.name))
+        if each.alias_info is not None and each.alias_info.is_write:
+            of_writes += map(storage_key, given)
+        others += [(each.name, tensor) for tensor in given if tensor.layout is torch.strided and tensor.numel()]
+    return [(name, tensor) for name, tensor in others if storage_key(tensor) not in of_writes]
 
 
 def _unlike(fake: torch.Tensor, real: torch.Tensor) -> str:
@@ -133,7 +151,8 @@ def _run(call: Call, seen: _Seen) -> None:
     """Forward and backward, with incoming gradients of ones."""
     inputs = Inputs(call)
     saved = inputs.saved
-    args, kwargs, leaves, _ = inputs.bind()
+    args, kwargs, leaves, written = inputs.bind()
+    fill(distinct_floats(written))  # An earlier call may have written there what this one writes.
     leaves += [value for _, value in inputs.parameters]
     seed_all(call.seed)
     try:

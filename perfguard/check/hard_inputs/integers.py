@@ -58,6 +58,7 @@ _KINDS: list[tuple[str, Callable[..., torch.Tensor]]] = [
     (r"every third (-?\d+)", lambda tensor, value: torch.where(_places(tensor) % 3 == 1, value, tensor)),
     (r"(-?\d+) replaced by (-?\d+)", lambda tensor, old, new: torch.where(tensor == old, new, tensor)),
     ("every third inverted", lambda tensor: torch.where(_places(tensor) % 3 == 1, tensor.logical_not(), tensor)),
+    ("as uint8", lambda tensor: tensor.to(torch.uint8)),
     ("as int32", lambda tensor: tensor.to(torch.int32)),
     ("as int64", lambda tensor: tensor.to(torch.int64)),
     (

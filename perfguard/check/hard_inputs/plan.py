@@ -18,7 +18,7 @@ import torch
 
 from perfguard.check.hard_inputs import Mark, mark_of
 from perfguard.check.hard_inputs.called import called_parts, dtype_steps
-from perfguard.check.hard_inputs.code import EPSILON, Code
+from perfguard.check.hard_inputs.code import EPSILON, Code, makes_booleans
 from perfguard.check.hard_inputs.derivation import (
     FROZEN,
     INCOMING,
@@ -172,7 +172,7 @@ def _mixtures(given: _Given) -> Iterable[Parts]:
 def _other_sizes(given: _Given) -> Iterable[Parts]:
     yield given.sizes.one_less()
     yield given.sizes.three_quarters()
-    yield _cut_andmixed(given.call, given.cuts[0], given.floats, given.finite) if given.cuts else ()
+    yield _cut_andmixed(given.call, given.sizes.one_less(), given.floats, given.finite)
     yield from ([given.order.choice(parts)] for parts in given.growths)
     yield from ([part] for part in given.cuts if any(text.endswith("cut to 0") for text in part.steps.values()))
 
@@ -204,6 +204,10 @@ def _strict(_: _Given) -> Iterable[Parts]:
 
 
 def _called(given: _Given) -> Iterable[Parts]:
+    """Masks of bytes come first, where the reference makes booleans of masks itself."""
+    converts = makes_booleans(given.call.reference)
+    masks = {at: "as uint8" for at, leaf in enumerate(given.leaves) if getattr(leaf, "dtype", None) is torch.bool}
+    yield from ([Part("dtypes", masks)] for _ in range(converts and bool(masks)))
     yield from ([part] for part in called_parts(given.call))
 
 
@@ -236,7 +240,7 @@ def _thresholds(given: _Given) -> Iterable[Parts]:
     fixed = given.call.hard is not None and "values" in given.call.hard.without  # Sorted values stay sorted.
     places = {} if fixed else places_of(given.call, given.leaves)
     ranks = [(places[name], rank) for name, rank in given.code.ranks if name in places]
-    yield from ([part] for part in given.sizes.led(ranks))
+    yield from ([part] for part in (*given.sizes.led(ranks), *given.sizes.long_products()))
     yield from given.sizes.thresholds(given.code.thresholds)
     for parts in given.sizes.thresholds(given.code.counts):
         for part in parts:
@@ -338,8 +342,7 @@ def planned(call: Call, seed: int, kept: Kept, code: Code) -> dict[str, list[Ite
     given = _Given(call, code, sizes, order, leaves, floats, masks, layouts, integers)
     asked_for = [parts for row in _ASKED_FOR for parts in row(given)]
     broad, alone = [parts for row in _BROAD for parts in row(given)], [*_alone(given)]
-    # Only one combination of a call that takes seconds fits into the budget. It should vary between cases.
-    for each in (broad, *alone):
+    for each in (broad, *alone):  # Few of an expensive call fit into the budget. They should vary between cases.
         order.shuffle(each)  # type: ignore[arg-type]
     *alone, cuts, growths, gradients = alone
     turns = [part for turn in zip_longest(cuts, growths) for part in turn if part is not None]
@@ -362,11 +365,11 @@ def _by_kind(combinations: Iterable[Parts], left_out: Sequence[str]) -> dict[str
     return found
 
 
-def _cut_andmixed(call: Call, cut: Part, floats: Sequence[int], finite: Sequence[str]) -> tuple[Part, ...]:
-    """Another size, and hard values in the remaining rows."""
-    leaves = leaves_of(derived_call(call, Derivation((cut,))))
+def _cut_andmixed(call: Call, cuts: Parts, floats: Sequence[int], finite: Sequence[str]) -> Parts:
+    """Other sizes, and hard values in the remaining rows: a lane beyond the last column may be larger than all."""
+    leaves = leaves_of(derived_call(call, Derivation(tuple(cuts))))
     later = [*finite[_TURN:], *finite[:_TURN]]
-    return (cut, *mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
+    return (*cuts, *mixed(leaves, [place for place in floats if takes_values(leaves[place])], later, "values"))
 
 
 def _integers(call: Call, leaves: Sequence[Any]) -> dict[int, list[str]]:

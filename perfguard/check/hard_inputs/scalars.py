@@ -95,12 +95,18 @@ def scalars_of(
             if _has_text(other)
         ]
         (hidden if is_neutral(value) or follow else others).append(steps)
-    # What switches an option off is its default, such as a window of -1.
+    # A tensor without dimensions is a number, too, such as a flag that an overflow sets.
+    single = ((at, leaf) for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor) and leaf.ndim == 0)
+    zeros = {id(leaf): [{at: "ones"}] for at, leaf in single if leaf.is_floating_point() and not leaf.any()}
+    # What switches an option off is its default, such as a window of -1, or None in place of a tensor.
     for name, value in call.kwargs.items():
         default, other = (each[name].default if name in each else inspect.Parameter.empty for each in (mine, theirs))
-        if all(map(_has_text, (value, default, other))) and value != default == other:
+        if isinstance(value, torch.Tensor):
+            left_out = [{OPTIONS: f"{name}=None"}] if default is other is None and not value.requires_grad else []
+            hidden.append([*zeros.pop(id(value), []), *left_out])
+        elif all(map(_has_text, (value, default, other))) and value != default == other:
             (hidden if is_neutral(default) else others).append([{OPTIONS: f"{name}={default!r}"}])
-    return [each for each in hidden if each], [each for each in others if each]
+    return [each for each in (*hidden, *zeros.values()) if each], [each for each in others if each]
 
 
 def _has_text(value: Any) -> bool:

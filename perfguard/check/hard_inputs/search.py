@@ -313,7 +313,10 @@ class _Hard:
                 def judge() -> Outcome:
                     if derivation.is_called:
                         return judged_called(self.base, derived, derivation, self.usual, self.state)
-                    return judged(derived, derivation, self.usual)
+                    plain = judged(derived, derivation, self.usual)
+                    if not plain.problem or self.base.ranks.in_step or not self.state().names:
+                        return plain
+                    return judged_called(self.base, derived, derivation, self.usual, self.state)
 
                 outcome = judged_strictly(derivation, judge) if derivation.text(STRICT) else judge()
             if derivation.far_apart:  # gigabytes, which other processes may need

@@ -29,6 +29,7 @@ _NEAR = [power + by for power in (16, 32, 64, 128, BLOCK) for by in (1, -1, 0)]
 _TALL_ELEMENTS = 2**15  # The most elements of inputs beyond a threshold: a thousand narrow rows.
 _NARROW = 16  # Rows beside many columns, or columns beside many rows; tiles of products have as many.
 _MOST_PLACES = 6  # The most places of one size whose sets are all tried.
+_PRODUCTS = 2049  # of 127 and 127; an odd number of odd ones
 _GROWN = 4  # The most times the elements of the given inputs.
 _GROWN_ELEMENTS = 2**14  # This many elements of all inputs are cheap even if kernels are interpreted.
 
@@ -62,7 +63,8 @@ def sizes_of(call: Call, kept: Kept, *, of_vectors: bool = False) -> Sizes:
     leaves = leaves_of(call)
     told = {0, 1} | kept.numbers | _numbers(leaves)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    floats = [leaf for leaf in tensors if leaf.is_floating_point()]
+    # Codes are numbers, whose sizes change where there are no floats.
+    floats = [leaf for leaf in tensors if leaf.is_floating_point()] or [leaf for leaf in tensors if is_code(leaf)]
     sizes = [size for leaf in floats for size in leaf.shape]
     vectors = [leaf for leaf in tensors if of_vectors and leaf.ndim == 1 and _is_integer(leaf)]
     sizes += [leaf.numel() for leaf in vectors if not _orders(leaf, sizes)]
@@ -84,6 +86,8 @@ class Sizes:
         self._is_paired = functools.cache(lambda place: is_paired(leaves[place]))
         self._least_most_sum = functools.cache(lambda place: _least_most_sum(leaves[place]))
         shapes = {size for leaf in self._tensors for size in leaf.shape}
+        no_float = not any(leaf.is_floating_point() for leaf in self._tensors)
+        self._is_code = functools.cache(lambda place: no_float and is_code(leaves[place]))
         self._repeats = functools.cache(lambda place: leaves[place].unique().numel() < leaves[place].numel())
         self._orders = functools.cache(lambda place: _orders(leaves[place], shapes))
 
@@ -173,6 +177,15 @@ class Sizes:
             tall = (self.tall(size, limit + 1, "thresholds") for size in reversed(below))
             found += [[part] for part in tall if part is not None]
         return found
+
+    def long_products(self) -> Iterator[Part]:
+        """Sums of the largest products of codes: float32 has not every integer beyond 2^24."""
+        codes = {at: leaf for at, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor) and is_code(leaf)}
+        widths = {leaf.shape[-1] for leaf in codes.values() if len(codes) > 1}
+        shared = widths.intersection(self.free, *(leaf.shape for leaf in codes.values()))
+        for part in filter(None, [self.tall(size, _PRODUCTS, "sizes") for size in sorted(shared)]):
+            largest = {at: f", all {int(leaf.max())}" for at, leaf in codes.items()}
+            yield Part("sizes", {at: text + largest.get(at, "") for at, text in part.steps.items()})
 
     def led(self, ranks: Iterable[tuple[int, int]]) -> Iterator[Part]:
         """One more dimension in front of a tensor, by its place, of which the code asks whether it has so many, as the
@@ -269,7 +282,7 @@ class Sizes:
         not cut."""
         if not _is_integer(tensor):
             return target % 2 == 0 or tensor.shape[-1:] != (size,) or not self._is_paired(place)
-        if tensor.numel() == 0:
+        if tensor.numel() == 0 or self._is_code(place):
             return True
         least, most, total = self._least_most_sum(place)
         if target < size and (_are_codes(tensor, most, size) or self._loses_only_its_own(place, size, only)):
@@ -294,8 +307,15 @@ def _orders(integers: torch.Tensor, sizes: Collection[int]) -> bool:
 
 def _are_codes(integers: torch.Tensor, most: int, size: int) -> bool:
     """Whether integers are numbers or bits rather than places: several below zero, or bytes beyond all places."""
-    if integers.dtype in (torch.int8, torch.uint8) and most >= size:
-        return True
+    return (integers.dtype in (torch.int8, torch.uint8) and most >= size) or _has_several_below(integers)
+
+
+def is_code(tensor: torch.Tensor) -> bool:
+    """Whether a tensor holds codes of 8 bits, of which several are below zero."""
+    return tensor.dtype is torch.int8 and tensor.ndim > 1 and _has_several_below(tensor)
+
+
+def _has_several_below(integers: torch.Tensor) -> bool:
     below = integers[integers < 0]
     return bool((below != below[:1]).any())
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from perfguard._compat.torch_internals import storage_address
+from perfguard._compat.torch_internals import storage_address, writes_of
 from perfguard.check.numerics.modules import modules_of
+from perfguard.check.numerics.procedure import Procedure
 from perfguard.check.numerics.trial import Inputs, run_trial
 from perfguard.check.numerics.truth import Reference
 from perfguard.model.call import Call
@@ -97,6 +98,16 @@ class _Kept:
                     value.copy_(copy)
 
 
+class Restored(Procedure):
+    """A plain run that begins with the state that both sides had at first."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def restore(self, fn: Callable[..., Any]) -> None:
+        self._state.restore(fn)
+
+
 class State:
     """The state of a call's two sides.
 
@@ -120,22 +131,27 @@ class State:
         return type(mine) is type(theirs)
 
     def _changed(self, call: Call, both: list[str]) -> list[str]:
-        """The names whose values a run changes on either side, without a change of shape."""
+        """The names that a run writes on either side, be it what is there, without a change of shape."""
         inputs = Inputs(call)
         reference = Reference(call, inputs)
         found: dict[str, None] = {}
         with self._putting_back(both):
-            before = self._values(both)
+            before, versions = self._values(both), self._versions(both)
             _, upstream = reference.eager()
             run_trial(call.fn, inputs, upstream, seed=call.seed)
-            after = self._values(both)
+            after, written = self._values(both), self._versions(both)
             for name in both:
-                if not all(map(_same, before[name], after[name])) and self._are_alike(name):
+                changed = written[name] != versions[name] or not all(map(_same, before[name], after[name]))
+                if changed and self._are_alike(name):
                     found[name] = None
         return [*found]
 
     def _values(self, names: list[str]) -> dict[str, list[torch.Tensor]]:
         return {name: [_read(places[name]) for places in (self._own, self._theirs)] for name in names}
+
+    def _versions(self, names: list[str]) -> dict[str, list[int]]:
+        values = {name: [getattr(*places[name]) for places in (self._own, self._theirs)] for name in names}
+        return {name: [*map(writes_of, pair)] for name, pair in values.items()}
 
     @contextmanager
     def _putting_back(self, names: list[str]) -> Iterator[None]:

@@ -628,6 +628,72 @@ def test_where_the_reference_says_nothing_nothing_is_judged(
         assert run_hard(call, EVERYTHING).problem == ""
 
 
+def halved(x: torch.Tensor, scale: Any = None, stop: Any = None) -> torch.Tensor:
+    """Half of the scaled input, or zeros if the flag is set."""
+    found = x if scale is None else x / scale
+    return found / 2 if stop is None else torch.where(stop != 0, 0 * x, found / 2)
+
+
+def stopped_beside_a_scale(x: torch.Tensor, scale: Any = None, stop: Any = None) -> torch.Tensor:
+    return halved(x, scale, None if scale is None else stop)
+
+
+@pytest.mark.parametrize("fault", [True, False])
+def test_a_tensor_is_left_out_while_a_flag_is_set(fault: bool) -> None:
+    given = {"scale": torch.tensor(4.0), "stop": torch.tensor(0.0)}
+    fn = stopped_beside_a_scale if fault else halved
+    call = Call(fn, (plain(8, 12),), halved, kwargs=given, hard=only("scalars"))
+    problem = run_hard(call, EVERYTHING).problem
+    assert "argument stop (ones) and options (scale=None): output" in problem if fault else problem == ""
+
+
+def ranges(x: torch.Tensor, fault: bool) -> torch.Tensor:
+    """The ranges of rows; `fault`: with a zero for each lane up to a multiple of four."""
+    lanes = F.pad(x, (0, -x.shape[1] % 4)) if fault else x
+    return lanes.amax(1) - lanes.amin(1)
+
+
+@pytest.mark.parametrize("fault", [True, False])
+def test_lanes_beyond_the_last_column_are_larger_than_all(fault: bool) -> None:
+    hard = Hard(without=[each for each in HARD_KINDS if each not in ("sizes", "values")], reason="-")
+    call = Call(partial(ranges, fault=fault), (plain(32, 16),), partial(ranges, fault=False), hard=hard)
+    problem = run_hard(call, EVERYTHING).problem
+    assert "dim 1 cut to 15, row" in problem if fault else problem == ""
+
+
+def test_masks_of_bytes_only_where_a_reference_makes_booleans_of_them() -> None:
+    args = (plain(8, 12), plain(8, 12, seed=2) < 0)
+
+    def inverted(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:  # not the negation of bytes
+        return x * (~mask).to(x.dtype)
+
+    def of_any_mask(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.where(~mask.bool(), 0 * x)
+
+    def of_booleans(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.where(mask == 0, 0 * x)
+
+    def problem(fn: Callable[..., Any], reference: Callable[..., Any]) -> str:
+        return run_hard(Call(fn, args, reference, hard=only("dtypes")), EVERYTHING).problem
+
+    assert "argument 1 (as uint8): output" in problem(inverted, of_any_mask)
+    assert problem(inverted, of_booleans) == ""
+    assert problem(of_booleans, of_any_mask) == ""
+
+
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64])
+def test_products_of_codes_whose_sum_float32_does_not_hold(wide: torch.dtype) -> None:
+    codes = (torch.arange(-200, 200).view(4, 100) % 255 - 127).to(torch.int8)
+    call = Call(
+        lambda a, b: (a.to(wide) @ b.to(wide).T).int(),
+        (codes, codes.flip(1)),
+        lambda a, b: (a.long()[:, None] * b.long()).sum(-1).int(),
+        hard=only("sizes"),
+    )
+    problem = run_hard(call, EVERYTHING).problem
+    assert "dim 1 grown to 2049, all 127" in problem if wide is torch.float32 else problem == ""
+
+
 def test_a_reference_that_takes_any_option_and_uses_none_accuses_nobody() -> None:
     call = Call(scaled, (plain(8, 12),), lambda x, **_: x * 1.0, hard=only("scalars"))
     assert run_hard(call, EVERYTHING).problem == ""

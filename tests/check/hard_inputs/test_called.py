@@ -79,6 +79,24 @@ def test_state_of_a_module(kind: str, fault: str, words: str) -> None:
     assert result.ran[kind]
 
 
+class Largest(Scaled):
+    """Keeps the largest magnitude of all calls; `last`: of the last one, which is the same after one call."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        now = x.detach().abs().amax(0)
+        self.largest.copy_(now if self.fault == "last" else self.largest.maximum(now))
+        return x * 2
+
+
+def test_state_that_a_call_writes_without_a_change() -> None:
+    mine, theirs = Largest("last"), Largest()
+    for side in (mine, theirs):  # as a check has called them
+        side(x())
+    problem = found("sequences", mine, (x(grad=False),), theirs).problem
+    assert "while a call on other values is made: buffer largest after the call: " in problem
+    assert found("sequences", Largest(), (x(grad=False),), theirs).problem == ""
+
+
 def test_state_of_an_object_that_a_function_binds() -> None:
     assert "attribute total after the call" in found("state", Meter(True), (x(),), Meter(False)).problem
     assert found("state", Meter(False), (x(),), Meter(False)).ran["state"]
@@ -569,6 +587,20 @@ def test_right_fakes_are_quiet_and_none_is_no_fault() -> None:
         return x.T.contiguous()
 
     assert found("fakes", undescribed, (x(grad=False),), lambda x: x.T.contiguous()).problem == ""
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_schema_says_what_its_operator_writes(declared: bool) -> None:
+    @torch.library.custom_op(f"perfguard_fakes::put_{declared}", mutates_args=("cache",) if declared else ())
+    def put(rows: torch.Tensor, cache: torch.Tensor) -> None:
+        cache[: len(rows)] = rows
+
+    put.register_fake(lambda rows, cache: None)
+    args = (x(3, 4, grad=False), torch.zeros(5, 4))
+    problem = found("fakes", put, args, lambda rows, cache: cache[:3].copy_(rows) and None, mutates=(1,)).problem
+    words = "schema of perfguard_fakes::put_False: cache is written, but not among mutates_args"
+    assert problem == "" if declared else words in problem
+    assert not args[1].any()
 
 
 # -- beside a base -----------------------------------------------------------------------------------------------------
