@@ -94,6 +94,22 @@ def test_a_renaming_alone_is_quiet_and_hides_no_worse_configuration(recorded_ker
     accepted.stdout.no_fnmatch_line("*asked of*")
 
 
+def test_what_the_interpreter_takes_is_not_a_time(recorded_kernel: Project) -> None:
+    """An edit without a record of times asks the base, but no process pair; a case of torch has times as ever."""
+    project = recorded_kernel
+    eager = "\ndef test_eager(perfguard):\n    perfguard(torch.neg, torch.ones(8), reference=torch.neg)\n"
+    project.test_file(TEST.replace("timed=False, ", "") + eager)
+    project.commit()
+    result = project.guard("--perfguard-base=HEAD", "-v")
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*; 1 not timed, whose kernels Triton's interpreter runs; *slowest eager/forward *"])
+    write(project, ("value * (number + 1)", "(number + 1) * value"))
+    result = project.guard("-k", "same")
+    assert result.ret == ExitStatus.PASSED
+    result.stdout.fnmatch_lines(["*; 1 not timed, whose kernels Triton's interpreter runs; 1 case asked of *"])
+    result.stdout.no_fnmatch_line("*process pair*")
+
+
 def test_a_kernel_that_writes_its_input_is_named(recorded_kernel: Project) -> None:
     project = recorded_kernel
     write(project, ("    tl.store(out", "    tl.store(x + row * n + columns, 2 * value, mask=mask)\n    tl.store(out"))
