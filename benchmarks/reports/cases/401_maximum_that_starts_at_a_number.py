@@ -31,9 +31,11 @@ def _attend(q, k, v, out, keys, width, scale, WIDTH: tl.constexpr, BLOCK: tl.con
     tl.store(out + head * width + lane, made / tl.maximum(total, 1e-30), mask=inside)
 
 def attend(q, k, v):
+    heads, width = q.shape
+    if k.shape != v.shape or k.shape[::2] != q.shape:
+        raise ValueError("keys and values have to have one shape")
     q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     out = torch.zeros_like(q)
-    heads, width = q.shape
     if out.numel() and k.shape[1]:
         block = triton.next_power_of_2(width)
         _attend[(heads,)](q, k, v, out, k.shape[1], width, width**-0.5, WIDTH=block, BLOCK=32)

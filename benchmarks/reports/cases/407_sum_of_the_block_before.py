@@ -37,7 +37,7 @@ def running(x, exclusive=False):
         blocks = triton.cdiv(width, 128)
         sums = torch.empty(rows, blocks, device=x.device)
         _blocks[(rows, blocks)](x, out, sums, width, blocks, EXCLUSIVE=exclusive, BLOCK=128)
-        carry = sums.cumsum(1) - sums
+        carry = torch.nn.functional.pad(sums.cumsum(1), (1, 0))[:, :-1].contiguous()
         _carried[(rows, blocks)](out, carry, width, blocks, EXCLUSIVE=exclusive, BLOCK=128)
     return out
 

@@ -43,6 +43,8 @@ def _attend(q, k, v, sinks, out, keys, width, scale, cap, CAPPED: tl.constexpr, 
     tl.store(out + head * width + lane, made / total, mask=inside)
 
 def attend(q, k, v, sinks, softcap=0.0):
+    if k.shape != v.shape or k.shape[::2] != q.shape or len(sinks) != len(q):
+        raise ValueError("keys and values have to have one shape, and each head a sink")
     q, k, v, sinks = q.contiguous(), k.contiguous(), v.contiguous(), sinks.contiguous()
     out = torch.zeros_like(q)
     if out.numel():

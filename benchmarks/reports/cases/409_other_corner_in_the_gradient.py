@@ -16,6 +16,7 @@ class Attend(torch.autograd.Function):
     def forward(ctx, q, k, v):
         scores = (q @ k.mT * q.shape[-1] ** -0.5).masked_fill(hidden(q, k), -torch.inf)
         lse = scores.logsumexp(-1, keepdim=True)
+        lse = lse.masked_fill(lse == -torch.inf, 0)
         out = (scores - lse).exp() @ v
         ctx.save_for_backward(q, k, v, out, lse)
         return out

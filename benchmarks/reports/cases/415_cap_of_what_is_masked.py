@@ -23,6 +23,8 @@ def _weights(scores, out, tokens, cap, BLOCK: tl.constexpr):
     tl.store(out + start + at, weights / tl.sum(weights, 0), mask=at < tokens)
 
 def weights(scores, softcap=50.0):
+    if scores.shape[-1] != scores.shape[-2]:
+        raise ValueError("queries have to be as many as keys")
     scores = scores.contiguous()
     out = torch.empty_like(scores)
     if out.numel():
