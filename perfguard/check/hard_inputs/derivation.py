@@ -127,6 +127,10 @@ STRICT = -2  # The place of the way in which interpreted kernels run.
 CALLED = -3  # The place of the way in which the call is made (called.py).
 TUNED = -5  # The place of options of the candidate alone.
 TWICE = "backward again on the same graph"
+UNMENTIONED = "unmentioned"
+NOBODY = "every third -1"
+OF_NOBODY = {NOBODY: "every third -2"}
+ENDLESS = "-inf at first"  # of logarithms of what is empty
 FROZEN = "frozen"  # The input needs no gradient, although the given one does.
 TRAINED = "trained"  # The input needs a gradient, although the given one does not.
 _ALONE = re.compile(r"of output (\d+) alone")
@@ -163,7 +167,7 @@ class Derivation:
     def forward_only(self) -> bool:
         """Whether to skip gradients: correct formulas of one gradient differ in their results for infinity and NaN,
         which also arise from products of huge inputs."""
-        if any(part.kind == "non-finite" for part in self.parts):
+        if any(part.kind == "non-finite" or ENDLESS in part.steps.values() for part in self.parts):
             return True
         return self._scaled_by(LARGEST) and not self.scales
 
@@ -183,6 +187,22 @@ class Derivation:
     def trains(self) -> bool:
         """Whether inputs need gradients that the given ones do not."""
         return any(text == TRAINED for part in self.parts for text in part.steps.values())
+
+    @property
+    def unmentioned(self) -> bool:
+        """Whether neither the test nor its marks show that the call takes such inputs. The reference does, which may
+        take more than is meant, so that only a base that is right on them makes a fault of what is wrong."""
+        return any(part.kind == UNMENTIONED for part in self.parts)
+
+    @property
+    def alike(self) -> list[Derivation]:
+        """Derivations with the same results if an id of -1 stands for none: one that counts from the end does not."""
+        if not any(text == NOBODY for part in self.parts for text in part.steps.values()):
+            return []
+        parts = [
+            Part(part.kind, {at: OF_NOBODY.get(text, text) for at, text in part.steps.items()}) for part in self.parts
+        ]
+        return [Derivation(tuple(parts))]
 
     @property
     def cancels(self) -> bool:
@@ -227,7 +247,7 @@ class Derivation:
         if self.text(TUNED) or any(part.kind == "unmarked integers" for part in self.parts):
             return True
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
-        if dtypes or self.resizes or self.trains or self.text(CALLED) == TWICE:
+        if dtypes or self.resizes or self.trains or self.unmentioned or self.text(CALLED) == TWICE:
             return True
         return any(part.kind in ("layouts", "non-finite", "scalars", "dtypes") for part in self.parts)
 

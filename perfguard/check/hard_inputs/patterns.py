@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
+from perfguard.check.hard_inputs.asked_for import TERMS
 from perfguard.check.hard_inputs.comparison import Outcome
-from perfguard.check.hard_inputs.derivation import TUNED, Derivation, Part, leaves_of, with_tensors
+from perfguard.check.hard_inputs.derivation import TUNED, UNMENTIONED, Derivation, Part, leaves_of, with_tensors
 from perfguard.check.hard_inputs.integers import RESIZED, unmarked
-from perfguard.check.hard_inputs.plan import TERMS
 from perfguard.check.hard_inputs.scalars import tuning_of
 from perfguard.check.numerics.sums import dtype_name
 from perfguard.model.call import Call
@@ -31,6 +31,7 @@ TOLD = {
     "equal values": "values that are equal in the given call differ",
     "tuning": "another value of an option that tunes",
     "unmarked integers": "other integers than the given ones",
+    UNMENTIONED: "which the test does not mention",
 }
 
 

@@ -28,6 +28,7 @@ _LARGE = 0.25  # A value that has an effect in place of an epsilon.
 _MOST = 64  # a larger integer is a size or a seed rather than an option
 _NOBODY = -10  # and less: an id that stands for none, where -1 and -2 may be dimensions
 _MOST_WORDS = 4
+_NARROW = 4  # columns, half of which are the 2 that is tried anyway
 _TUNING = re.compile(r"(?:^|_)(?:chunk|block|tile|split|stage|warp|unroll|partition|segment)s?(?:_|$)", re.IGNORECASE)
 
 
@@ -36,16 +37,19 @@ def is_neutral(value: Any) -> bool:
     return value is None or (type(value) in (bool, int, float) and value in (0, 1))
 
 
-def others_of(value: Any, thresholds: Sequence[int] = (), words: Sequence[str] = ()) -> list[Any]:
+def others_of(
+    value: Any, thresholds: Sequence[int] = (), words: Sequence[str] = (), halves: Sequence[int] = ()
+) -> list[Any]:
     """Other values of a number or option, most telling first; none of what is neither.
 
     Args:
         thresholds, words: what the code compares with.
+        halves: of widths, as many channels as an option may turn that is None for all.
     """
     if type(value) is str:
         return [word for word in words if word != value][:_MOST_WORDS]
     if value is None:
-        return [0.5, 2]
+        return [0.5, *halves, 2]
     if type(value) is bool:
         return [not value]
     if type(value) is int:
@@ -74,6 +78,8 @@ def scalars_of(
         thresholds, words: what the code compares with.
     """
     sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1}
+    widths = [leaf.shape[-1] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim > 1]
+    halves = [width // 2 for width in widths[:1] if width > _NARROW]
     plain = [(place, leaf, "") for place, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
     found = [each for each in plain if type(each[1]) is not int or each[1] not in sizes]
     mine, theirs = (_signature(fn) for fn in (call.fn, call.reference))
@@ -91,7 +97,7 @@ def scalars_of(
         steps = [
             {place: f"{name}={other!r}" if name else f"{other!r} for {value!r}"}
             | dict.fromkeys(follow, f"{value} replaced by {other}")
-            for other in others_of(value, thresholds, words)
+            for other in others_of(value, thresholds, words, halves)
             if _has_text(other)
         ]
         (hidden if is_neutral(value) or follow else others).append(steps)

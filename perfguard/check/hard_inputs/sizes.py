@@ -28,6 +28,7 @@ _NEAR = [power + by for power in (16, 32, 64, 128, BLOCK) for by in (1, -1, 0)]
 _TALL_ELEMENTS = 2**15  # The most elements of inputs beyond a threshold: a thousand narrow rows.
 _NARROW = 16  # Rows beside many columns, or columns beside many rows; tiles of products have as many.
 _MOST_PLACES = 6  # The most places of one size whose sets are all tried.
+_SEQUENCES = 3  # in place of one
 _GROWN = 4  # The most times the elements of the given inputs.
 _GROWN_ELEMENTS = 2**14  # This many elements of all inputs are cheap even if kernels are interpreted.
 
@@ -201,6 +202,12 @@ class Sizes:
         tensors = [(place, leaf) for place, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
         return [(place, dim) for place, leaf in tensors for dim, each in enumerate(leaf.shape) if each == size]
 
+    def batch(self) -> tuple[Part, ...]:
+        """The leading dimensions of 1, as of a batch of one sequence, grown: one sequence may be taken for all."""
+        leading = [at for at, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor) and _leads(leaf)]
+        steps = dict.fromkeys(leading, f"dim 0 grown to {_SEQUENCES}")
+        return (Part("sizes", steps),) if any(self._leaves[at].is_floating_point() for at in leading) else ()
+
     def one_less(self) -> tuple[Part, ...]:
         """Every size cut by one, so that no block is full."""
         return tuple(self._resized({size: [size - 1] for size in self.free}))
@@ -300,6 +307,10 @@ def _are_codes(integers: torch.Tensor, most: int, size: int) -> bool:
 def _meant(tensor: torch.Tensor, mark: Mark) -> int:
     """The size that marked integers refer to: their limit, otherwise the last end, which is the number of rows."""
     return mark.limit or (int(tensor.max()) if tensor.numel() else 0)
+
+
+def _leads(tensor: torch.Tensor) -> bool:
+    return tensor.ndim > 1 and len(tensor) == 1 and tensor.numel() > 1 and mark_of(tensor) is None
 
 
 def _is_integer(tensor: torch.Tensor) -> bool:

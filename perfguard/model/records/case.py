@@ -257,6 +257,7 @@ class Doubt(Struct, frozen=True, omit_defaults=True):
         cut: position among all leaves of the call -> steps that made the call small; empty: it is as given.
         tried: derived inputs, each by its parts (kind, position -> steps). They run in order, and the last one is
             judged. Earlier ones leave state in the candidate. Empty: a configuration.
+        unmentioned: whether it is a fault only if the base is right (`Derivation.unmentioned`).
     """
 
     name: str
@@ -266,6 +267,7 @@ class Doubt(Struct, frozen=True, omit_defaults=True):
     inputs: str = ""
     cut: dict[int, str] = {}
     tried: list[list[tuple[str, dict[int, str]]]] = []
+    unmentioned: bool = False
 
 
 class CaseResult(Struct, frozen=True, omit_defaults=True):
