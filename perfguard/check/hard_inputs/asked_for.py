@@ -120,10 +120,6 @@ class Given:
         """One step for all float tensors."""
         return [Part(kind, dict.fromkeys(self.floats, text))] if self.floats else []
 
-    def each(self, text: str) -> list[Part]:
-        """One step for each float tensor alone."""
-        return [Part("values", {place: text}) for place in self.floats]
-
     def of_integers(self, choose: Callable[[list[str]], str]) -> list[Part]:
         return [integer_part(self.leaves, {place: choose(texts)}) for place, texts in self.integers.items()]
 
@@ -164,6 +160,17 @@ def _long_sums(given: Given) -> Iterable[Parts]:
             values = ["ones", *values] if values and place in given.floats else []
             steps[place] = ", ".join([*filter(None, [narrow.get(place)]), text, *values])
         yield [Part("dtypes", steps)]
+
+
+def _below(given: Given) -> Iterable[Parts]:
+    """Results below the negative numbers of the code, with one of which a maximum may begin: those of a product by
+    factors of opposite signs, others by a shift of each tensor."""
+    factors = [place for place in given.floats if given.leaves[place].ndim > 1]
+    for floor in given.code.floors if given.takes_shifts else ():
+        yield from ([Part("thresholds", {at: f"shifted by {math.floor(2 * floor) - 1}"})] for at in given.floats)
+    if given.code.floors and not given.takes_shifts:
+        texts = (f"{sign}, times 2^{OUTLIER}" for sign in (POSITIVE, NEGATIVE))
+        yield [Part("thresholds", dict(zip(factors, texts, strict=False)))]
 
 
 def _thresholds(given: Given) -> Iterable[Parts]:
@@ -248,17 +255,6 @@ def _large(given: Given) -> Iterable[Parts]:
         yield [*given.gradients[:1], *given.of_all(text)] if given.gradients else ()
 
 
-def _below(given: Given) -> Iterable[Parts]:
-    """Results below the negative numbers of the code, one of which a maximum may begin with: those of a product by
-    factors of opposite signs, others by a shift."""
-    factors = [place for place in given.floats if given.leaves[place].ndim > 1][:2]
-    for floor in given.code.floors if given.takes_shifts else ():
-        yield from ([part] for part in given.each(f"shifted by {math.floor(2 * floor) - 1}"))
-    if given.code.floors and not given.takes_shifts:
-        texts = (f"{sign}, times 2^{OUTLIER}" for sign in (POSITIVE, NEGATIVE))
-        yield [Part("values", dict(zip(factors, texts, strict=True)))]
-
-
 def _batch(given: Given) -> Iterable[Parts]:
     yield given.sizes.batch()
 
@@ -278,8 +274,8 @@ def _unmentioned(given: Given) -> Iterable[Parts]:
 
 
 ASKED_FOR: tuple[Callable[[Given], Iterable[Parts]], ...] = (
-    *(_strict, _called, _fakes, _long_sums, _thresholds, _scalars, _runs, _magnitudes, _large),
-    *(_equal_values, _tuned, _unmarked, _below, _batch, _unmentioned),
+    *(_strict, _called, _fakes, _long_sums, _below, _thresholds, _scalars, _runs, _magnitudes, _large),
+    *(_equal_values, _tuned, _unmarked, _batch, _unmentioned),
 )
 
 

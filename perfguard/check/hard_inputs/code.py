@@ -87,7 +87,7 @@ def code_of(fn: Any, device: torch.device) -> Code:
         tuple(found.words),
         tuple(sorted(found.counts)),
         tuple(found.ranks),
-        tuple(sorted(each for each in found.floats if _LOWEST <= each < 0)),
+        tuple(sorted(each for each in found.floats if _LOWEST <= each <= -1)),
     )
 
 
@@ -158,8 +158,9 @@ def _ranks(node: ast.AST) -> Iterator[tuple[str, int]]:
 
 def _passed(node: ast.AST) -> Iterator[tuple[str, str]]:
     """The names of a call's function and of each argument that is a name."""
-    values = [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
-    return ((str(_last_name(node.func)), each.id) for each in values if isinstance(each, ast.Name))
+    if isinstance(node, ast.Call):
+        values = [*node.args, *(each.value for each in node.keywords)]
+        yield from ((str(_last_name(node.func)), each.id) for each in values if isinstance(each, ast.Name))
 
 
 def _is_passed(name: str, function: FunctionType, passed: Collection[tuple[str, str]]) -> bool:

@@ -131,6 +131,7 @@ UNMENTIONED = "unmentioned"
 NOBODY = "every third -1"
 OF_NOBODY = {NOBODY: "every third -2"}
 ENDLESS = "-inf at first"  # of logarithms of what is empty
+_OF_VALUES = ("values", "thresholds")
 FROZEN = "frozen"  # The input needs no gradient, although the given one does.
 TRAINED = "trained"  # The input needs a gradient, although the given one does not.
 _ALONE = re.compile(r"of output (\d+) alone")
@@ -221,7 +222,7 @@ class Derivation:
 
     @property
     def _texts(self) -> list[str]:
-        return [text for part in self.parts if part.kind == "values" for text in part.steps.values()]
+        return [text for part in self.parts if part.kind in _OF_VALUES for text in part.steps.values()]
 
     @property
     def is_called(self) -> bool:

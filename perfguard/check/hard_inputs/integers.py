@@ -272,7 +272,7 @@ def are_ids(integers: torch.Tensor) -> bool:
     """Whether a vector without a mark may hold ids: not negative, in no order, and some several times."""
     wide = integers.dtype in (torch.int32, torch.int64) and integers.numel() > 2 and mark_of(integers) is None
     return (
-        wide and bool((integers >= 0).all() & (integers.diff() < 0).any()) and integers.unique().numel() < len(integers)
+        wide and bool((integers >= 0).all() & (integers.diff() < 0).any()) and len({*integers.tolist()}) < len(integers)
     )
 
 

@@ -24,7 +24,7 @@ _GROWN = re.compile(rf"(?:^|, )dim \d+ grown to {TERMS}\b")
 #: Kind -> its unusual property, if the steps do not name it.
 TOLD = {
     "equal sizes": "sizes that are equal in the given call differ",
-    "thresholds": "beyond a size that the code compares with",
+    "thresholds": "beyond a number that the code compares with",
     "scalars": "another number or option than the given one",
     "runs": "a run of ids that stand for none",
     "magnitudes": "as small as an epsilon matters",
