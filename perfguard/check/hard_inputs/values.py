@@ -149,7 +149,8 @@ def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     if size <= length or length == 0:
         return tensor.narrow(dim, 0, size).contiguous()
     place = torch.arange(size, device=tensor.device)
-    if not tensor.is_floating_point() or (tensor.itemsize > 1 and bool((tensor.diff(dim=dim) >= 0).all())):
+    ascending = length > 1 and tensor.itemsize > 1 and bool((tensor.diff(dim=dim) >= 0).all())
+    if not tensor.is_floating_point() or ascending:
         return tensor.index_select(dim, place.clamp(max=length - 1))
     again = tensor.index_select(dim, place % length)
     if tensor.itemsize == 1 or is_mask(tensor):
