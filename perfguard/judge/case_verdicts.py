@@ -155,10 +155,11 @@ class _Case:
         return {} if base is None else {each.name: each for each in reversed(base.doubts)}
 
     def doubted(self, doubt: Doubt) -> Verdict:
-        """The verdict on a fault that the given inputs do not show; SUSPECT until the base has answered."""
+        """The verdict on a fault that the given inputs do not show; SUSPECT until the base has answered, PASS if it alone
+        makes a fault of it."""
         at = (self._base.commit or "")[:12]
-        answer, asked = self._answers.get(doubt.name), self._base.commit is not None and not self._base.equal
-        if doubt.unmentioned and (not asked or self.beside) and (answer is None or answer.problem):
+        answer = self._answers.get(doubt.name)
+        if doubt.unmentioned and (answer is None or answer.problem):
             return Verdict(Word.PASS, doubt.output)
         if self._base.equal:
             return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}, whose code this is: {doubt.problem}")

@@ -222,8 +222,9 @@ def test_what_a_test_does_not_mention_is_a_fault_only_where_the_base_is_right(an
     beside = PairedCase(*faulty.id, base=result(doubts=answers))
     first, *_ = judge_session([faulty], lane(), [pairing(beside)])[faulty.id]
     assert first.word is word
-    first, *_ = judge_session([faulty], lane(), [], alone=[PairedCase(*faulty.id, problem="new")])[faulty.id]
-    assert first.word is Word.PASS
+    for how in ({"alone": [PairedCase(*faulty.id, problem="new")]}, {"cut": "the run was cut short"}, {}):
+        first, *_ = judge_session([faulty], lane(), [], **how)[faulty.id]
+        assert first.word is Word.PASS
 
 
 def warps(**of_targets: dict[str, int | float | str]) -> list[Reading]:
