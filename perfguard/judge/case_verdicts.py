@@ -155,8 +155,7 @@ class _Case:
         return {} if base is None else {each.name: each for each in reversed(base.doubts)}
 
     def doubted(self, doubt: Doubt) -> Verdict:
-        """The verdict on a fault that the given inputs do not show; SUSPECT until the base has answered, PASS if it alone
-        makes a fault of it."""
+        """The verdict on a fault that the given inputs do not show; SUSPECT until the base has answered."""
         at = (self._base.commit or "")[:12]
         answer = self._answers.get(doubt.name)
         if doubt.unmentioned and (answer is None or answer.problem):

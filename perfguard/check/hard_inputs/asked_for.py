@@ -28,7 +28,7 @@ from perfguard.check.hard_inputs.derivation import (
     mixed,
 )
 from perfguard.check.hard_inputs.integers import agreeing, are_ids, runs_of, twins_of, unmarked
-from perfguard.check.hard_inputs.scalars import places_of, scalars_of, tuning_of
+from perfguard.check.hard_inputs.scalars import OPTIONS, places_of, scalars_of, tensors_of, tuning_of
 from perfguard.check.hard_inputs.sizes import Sizes
 from perfguard.check.hard_inputs.strict_runs import strict_kinds
 from perfguard.check.hard_inputs.values import (
@@ -261,7 +261,7 @@ def _batch(given: Given) -> Iterable[Parts]:
 
 def _unmentioned(given: Given) -> Iterable[Parts]:
     """What the test does not mention and the base may take: gradients by more inputs, one more dimension in front of
-    the tensors of most, ids that stand for none, and infinite logarithms of what is empty."""
+    the tensors of most, ids that stand for none, infinite logarithms of what is empty, and tensors in place of None."""
     leaves, floats = given.leaves, given.floats
     parts = [part.steps for part in called_parts(given.call) if TRAINED in part.steps.values()][:1]
     ranks = [leaves[place].ndim for place in floats]
@@ -270,7 +270,8 @@ def _unmentioned(given: Given) -> Iterable[Parts]:
     parts += [few] if len(few) > 1 and not (given.call.hard and "non-finite" in given.call.hard.without) else []
     if all(leaf.device.type == "cpu" for leaf in leaves if isinstance(leaf, torch.Tensor)):  # A GPU would be lost.
         parts += [{place: NOBODY} for place, leaf in enumerate(leaves) if is_vector(leaf) and are_ids(leaf)]
-    yield from ([Part(UNMENTIONED, steps)] for steps in parts)
+    options = tensors_of(given.call, leaves[floats[0]].shape) if floats and leaves[floats[0]].ndim > 1 else []
+    yield from ([Part(UNMENTIONED, steps)] for steps in (*parts, *({OPTIONS: text} for text in options)))
 
 
 ASKED_FOR: tuple[Callable[[Given], Iterable[Parts]], ...] = (

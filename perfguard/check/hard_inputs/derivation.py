@@ -129,7 +129,6 @@ TUNED = -5  # The place of options of the candidate alone.
 TWICE = "backward again on the same graph"
 UNMENTIONED = "unmentioned"
 NOBODY = "every third -1"
-OF_NOBODY = {NOBODY: "every third -2"}
 ENDLESS = "-inf at first"  # of logarithms of what is empty
 _OF_VALUES = ("values", "thresholds")
 FROZEN = "frozen"  # The input needs no gradient, although the given one does.
@@ -198,12 +197,10 @@ class Derivation:
     @property
     def alike(self) -> list[Derivation]:
         """Derivations with the same results if an id of -1 stands for none: one that counts from the end does not."""
-        if not any(text == NOBODY for part in self.parts for text in part.steps.values()):
+        if not any(NOBODY in part.steps.values() for part in self.parts):
             return []
-        parts = [
-            Part(part.kind, {at: OF_NOBODY.get(text, text) for at, text in part.steps.items()}) for part in self.parts
-        ]
-        return [Derivation(tuple(parts))]
+        steps = [{at: text.replace("-1", "-2") for at, text in part.steps.items()} for part in self.parts]
+        return [Derivation(tuple(Part(UNMENTIONED, each) for each in steps))]
 
     @property
     def cancels(self) -> bool:
@@ -236,7 +233,7 @@ class Derivation:
     @property
     def scalars(self) -> list[Part]:
         """Its parts that change numbers and options."""
-        return [part for part in self.parts if part.kind == "scalars"]
+        return [part for part in self.parts if part.kind == "scalars" or OPTIONS in part.steps]
 
     @property
     def far_apart(self) -> bool:

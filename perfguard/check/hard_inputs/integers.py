@@ -270,10 +270,9 @@ def unmarked(leaves: Sequence[Any], place: int) -> list[str]:
 
 def are_ids(integers: torch.Tensor) -> bool:
     """Whether a vector without a mark may hold ids: not negative, in no order, and some several times."""
-    wide = integers.dtype in (torch.int32, torch.int64) and integers.numel() > 2 and mark_of(integers) is None
-    return (
-        wide and bool((integers >= 0).all() & (integers.diff() < 0).any()) and len({*integers.tolist()}) < len(integers)
-    )
+    if integers.dtype not in (torch.int32, torch.int64) or mark_of(integers) is not None:
+        return False
+    return bool((integers >= 0).all() & (integers.diff() < 0).any()) and len({*integers.tolist()}) < len(integers)
 
 
 def _other_groups(given: list[int], *, ends: bool) -> list[str]:

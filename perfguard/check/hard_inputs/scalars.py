@@ -148,15 +148,33 @@ def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
     ]
     args, kwargs = torch_utils.tree_unflatten(changed, spec)
     if OPTIONS in texts:
-        kwargs |= keywords_of(texts[OPTIONS])
+        floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+        kwargs |= keywords_of(texts[OPTIONS], *floats[:1])
     return replace(call, args=args, kwargs=kwargs) if texts else call
 
 
-def keywords_of(text: str) -> dict[str, Any]:
-    """Keyword arguments by their text: `chunk=32, causal=True`."""
+def keywords_of(text: str, like: torch.Tensor | None = None) -> dict[str, Any]:
+    """Keyword arguments by their text: `chunk=32, causal=True`; `bias=tensor(24)` has 24 values between 0.5 and 1.5, of
+    the dtype and on the device of `like`."""
     options = ast.parse(f"f({text})", mode="eval").body
     assert isinstance(options, ast.Call)
-    return {str(each.arg): ast.literal_eval(each.value) for each in options.keywords}
+
+    def value(node: ast.expr) -> Any:
+        if like is None or not isinstance(node, ast.Call):
+            return ast.literal_eval(node)
+        shape = [int(ast.literal_eval(each)) for each in node.args]
+        return (torch.arange(math.prod(shape), device=like.device).view(shape) % 7 / 6 + 0.5).to(like.dtype)
+
+    return {str(each.arg): value(each.value) for each in options.keywords}
+
+
+def tensors_of(call: Call, shape: Sequence[int]) -> list[str]:
+    """For each option that is None by both defaults, tensors as texts: a number for each row or column of the first
+    tensor, as scales and biases have, and as many as that has."""
+    shared = _defaults(call.reference, call)
+    names = [name for name, value in _defaults(call.fn, call).items() if value is None and shared.get(name, 0) is None]
+    shapes = dict.fromkeys([tuple(shape[:1]), tuple(shape[-1:]), tuple(shape)])
+    return [f"{name}=tensor({', '.join(map(str, each))})" for name in names for each in shapes]
 
 
 def tuning_of(call: Call, thresholds: Sequence[int]) -> list[list[str]]:

@@ -179,9 +179,8 @@ class _Hard:
         if budget.seconds > 0:
             self._take_turns(budget, rotation, kept, others, reached)
         ran = sum(number for kind, number in self.found.ran.items() if kind != CONFIGURATIONS)
-        if ran and not any(
-            doubt.tried and not doubt.unmentioned for doubt in self.found.doubts
-        ):  # finds caches that now hold wrong values
+        # Caches may now hold wrong values.
+        if ran and not any(doubt.tried for doubt in self.found.doubts if not doubt.unmentioned):
             outcome = self._judged(_GIVEN)
             if outcome.problem:
                 words = f"the given inputs, once more after {ran} hard ones: {outcome.problem}"
@@ -354,7 +353,7 @@ class _Hard:
             inputs=Inputs(self.call).describe(),
             cut=dict(self.cut.steps) if self.cut else {},
             tried=[[(part.kind, dict(part.steps)) for part in each.parts] for each in tried],
-            unmentioned=any(each.unmentioned for each in tried),
+            unmentioned=bool(tried) and tried[-1].unmentioned,
         )
         self.found.doubts.append(doubt)
 

@@ -204,7 +204,8 @@ class Sizes:
 
     def batch(self) -> tuple[Part, ...]:
         """The leading dimensions of 1, as of a batch of one sequence, grown: one sequence may be taken for all."""
-        leading = [at for at, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor) and _leads(leaf)]
+        tensors = [(at, leaf) for at, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
+        leading = [at for at, each in tensors if each.shape[:1] == (1,) != each.shape and mark_of(each) is None]
         steps = dict.fromkeys(leading, f"dim 0 grown to {_SEQUENCES}")
         return (Part("sizes", steps),) if any(self._leaves[at].is_floating_point() for at in leading) else ()
 
@@ -307,10 +308,6 @@ def _are_codes(integers: torch.Tensor, most: int, size: int) -> bool:
 def _meant(tensor: torch.Tensor, mark: Mark) -> int:
     """The size that marked integers refer to: their limit, otherwise the last end, which is the number of rows."""
     return mark.limit or (int(tensor.max()) if tensor.numel() else 0)
-
-
-def _leads(tensor: torch.Tensor) -> bool:
-    return tensor.ndim > 1 and len(tensor) == 1 and tensor.numel() > 1 and mark_of(tensor) is None
 
 
 def _is_integer(tensor: torch.Tensor) -> bool:

@@ -214,9 +214,8 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
     except Exception as error:
         return _raised(error, derivation, inputs)
-    pairs = (
-        zip(trial.gradients, eager.gradients, strict=True) if derivation.trains and not derivation.unmentioned else ()
-    )
+    may_lack = derivation.trains and not derivation.unmentioned
+    pairs = zip(trial.gradients, eager.gradients, strict=True) if may_lack else ()
     if any(_is_nothing(mine) != _is_nothing(theirs) for mine, theirs in pairs):
         raise LeftOut("one side offers no gradient of an input that needed none")
     for words in canaries.written():

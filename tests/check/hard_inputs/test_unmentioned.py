@@ -72,6 +72,10 @@ def merged_by_softmax(a: torch.Tensor, b: torch.Tensor, *logs: torch.Tensor) -> 
     return a * weights[0][:, None] + b * weights[1][:, None]
 
 
+def scaled(x: torch.Tensor, scale: torch.Tensor | None = None, broken: bool = False) -> torch.Tensor:
+    return x if scale is None else x * (scale if broken else scale[:, None])
+
+
 def plain(*shape: int, seed: int = 0) -> torch.Tensor:
     return normal(*shape, seed=seed, grad=False)
 
@@ -81,6 +85,7 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], str, 
     (gained, torch.mul, (normal(8, 12, seed=0), plain(12)), "argument 1 (trained): gradient of", WITH_VALUES),
     (centred, partial(centred, broken=False), (plain(6, 8),), "argument 0 (leading dim grown to 2)", ONLY),
     (chosen, by_comparison, (plain(4, 8), INDEX), "argument 1 (every third -1)", ONLY),
+    (scaled, scaled, (plain(8, 8),), "options (scale=tensor(8))", ONLY),
     (
         merged,
         merged_by_softmax,
