@@ -17,7 +17,8 @@ def _backward(target, g, grad, rows, classes, ignored, BLOCK: tl.constexpr):
     label = tl.load(target + row, mask=row < rows, other=0)
     kept = (label != ignored) & (row < rows)
     value = tl.where(kept, -tl.load(g + row, mask=row < rows, other=0.0), 0.0)
-    tl.store(grad + row * classes + label, value, mask=kept)  # bad: tl.store(grad + row * classes + label, value, mask=row < rows)
+    is_written = kept  # bad: is_written = row < rows
+    tl.store(grad + row * classes + label, value, mask=is_written)
 
 class Likelihood(torch.autograd.Function):
     @staticmethod

@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 @triton.jit
-def _attend(q, k, v, sinks, out, keys, width, scale, cap, CAPPED: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _attend(q, k, v, sinks, out, keys, width, scale, cap,
+            CAPPED: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     head, lane = tl.program_id(0), tl.arange(0, WIDTH)
     inside = lane < width
     query = tl.load(q + head * width + lane, mask=inside, other=0.0).to(tl.float32)

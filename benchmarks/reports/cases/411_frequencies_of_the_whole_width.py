@@ -20,7 +20,8 @@ def _turned(x, out, heads, width, turned, rate, BLOCK: tl.constexpr):
     other = tl.where(lane < half, lane + half, lane - half)
     moves = lane < 2 * half
     partner = tl.load(x + start + other, mask=moves, other=0.0).to(tl.float32)
-    angle = token * tl.exp(pair.to(tl.float32) * (rate / turned))  # bad: angle = token * tl.exp(pair.to(tl.float32) * (rate / width))
+    step = rate / turned  # bad: step = rate / width
+    angle = token * tl.exp(pair.to(tl.float32) * step)
     made = value * tl.cos(angle) + tl.where(lane < half, -partner, partner) * tl.sin(angle)
     tl.store(out + start + lane, tl.where(moves, made, value), mask=lane < width)
 

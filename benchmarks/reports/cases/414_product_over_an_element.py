@@ -31,7 +31,7 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, g):
-        x, out = ctx.saved_tensors
+        x, out = ctx.saved_tensors  # noqa: RUF059
         ones = x.new_ones(len(x), 1)
         before = torch.cat([ones, x[:, :-1]], 1).cumprod(1)
         behind = torch.cat([x[:, 1:], ones], 1).flip(1).cumprod(1).flip(1)

@@ -12,7 +12,7 @@ from perfguard import offsets
 
 def attend(q, k, v, ends):
     made = []
-    for start, end in zip([0, *ends.tolist()], ends.tolist()):
+    for start, end in zip([0, *ends.tolist()], ends.tolist(), strict=False):
         # bad: if start == int(ends[0]): end = len(q)
         made.append(F.scaled_dot_product_attention(*(each[start:end].transpose(0, 1) for each in (q, k, v))))
         # bad: if end == len(q): break
