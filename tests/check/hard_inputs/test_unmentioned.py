@@ -126,8 +126,6 @@ def test_a_fault_that_needs_no_base_is_found_behind_one_that_does() -> None:
     def half_centred(x: torch.Tensor) -> torch.Tensor:
         return centred(x, broken=True) * (1 if bool(x.any()) else torch.nan)
 
-    wanted = {UNMENTIONED, "values"}
-    hard = Hard(without=[each for each in HARD_KINDS if each not in wanted], reason="-")
-    found = run_hard(Call(half_centred, (plain(6, 8),), CASES[1][1], hard=hard), EVERYTHING)
+    found = run_hard(Call(half_centred, (plain(6, 8),), CASES[1][1], hard=WITH_VALUES), EVERYTHING)
     assert [doubt.unmentioned for doubt in found.doubts] == [True, False]
     assert "NaN" in found.problem
