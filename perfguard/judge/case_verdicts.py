@@ -157,6 +157,9 @@ class _Case:
     def doubted(self, doubt: Doubt) -> Verdict:
         """The verdict on a fault that the given inputs do not show; SUSPECT until the base has answered."""
         at = (self._base.commit or "")[:12]
+        answer = self._answers.get(doubt.name)
+        if doubt.unmentioned and (answer is None or answer.problem):
+            return Verdict(Word.PASS, doubt.output)
         if self._base.equal:
             return Verdict(Word.OLD_FAULT, doubt.output, f"so it is at {at}, whose code this is: {doubt.problem}")
         if self._base.commit is None:
@@ -165,7 +168,6 @@ class _Case:
             return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}{unasked}")
         if self.beside is None:
             return Verdict(Word.SUSPECT, reason=doubt.problem)  # A time in question has a metric.
-        answer = self._answers.get(doubt.name)
         if answer is None:
             why = self.beside.problem or "new since then"
             return Verdict(Word.WRONG, doubt.output, f"{doubt.problem}\nnot comparable with {at}: {why}")

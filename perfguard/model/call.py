@@ -83,6 +83,7 @@ class Tolerance:
 _OTHER_VALUES = (
     *("values", "non-finite", "layouts", "sizes", "integers", "gradients", "masked lanes", "program order"),
     *("equal sizes", "thresholds", "scalars", "runs", "magnitudes", "equal values", "tuning", "unmarked integers"),
+    "unmentioned",
 )
 _OTHER_CALLS = ("state", "sequences", "modes", "dtypes", "fakes")
 HARD_KINDS = _OTHER_VALUES + _OTHER_CALLS
@@ -101,8 +102,9 @@ class Hard:
         without: kinds among "values", "non-finite" (NaN and infinities), "layouts", "sizes", "integers" (marked ones),
             "gradients" (incoming ones), "equal sizes" (that differ), "thresholds" (of the code), "scalars" (numbers and
             options), "runs" (of ids that stand for none), "magnitudes" (near epsilons), "equal values" (that differ),
-            "tuning" (options of the candidate alone), "unmarked integers"; in Triton's interpreter "masked lanes" and
-            "program order"; and the given inputs called otherwise: "state", "sequences", "modes", "dtypes", "fakes".
+            "tuning" (options of the candidate alone), "unmarked integers", "unmentioned" (judged by the base alone); in
+            Triton's interpreter "masked lanes" and "program order"; and the given inputs called otherwise: "state",
+            "sequences", "modes", "dtypes", "fakes".
         reason: why the call need not be right for them; required.
     """
 

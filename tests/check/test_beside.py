@@ -32,7 +32,7 @@ CALL = Call(doubled, (plain(8, 16),), lambda x: x * 2.0)
 def test_every_kind_and_a_configuration_has_one() -> None:
     call = replace(CALL, configurations=[{"factor": 2}, {"factor": 2}])
     found = beside(call, EVERYTHING)
-    kinds = {"values", "non-finite", "layouts", "sizes", "sequences", "modes", "dtypes", CONFIGURATIONS}
+    kinds = {"values", "non-finite", "layouts", "sizes", "sequences", "modes", "dtypes", "unmentioned", CONFIGURATIONS}
     assert {*found.ran} - {"fakes"} == kinds  # other tests of this process may have made operators
     assert found.waiting == {}
     one_each = run_hard(call, ONE_EACH, others=_others(call))

@@ -214,6 +214,19 @@ def test_a_fault_that_nobody_was_asked_about_is_open_and_one_that_a_base_could_n
     assert told(alone=[alone], cut="the run was cut short").word is Word.WRONG  # nobody has to be asked
 
 
+@pytest.mark.parametrize(("answer", "word"), [("", Word.WRONG), ("off by one, too", Word.PASS), (None, Word.PASS)])
+def test_what_a_test_does_not_mention_is_a_fault_only_where_the_base_is_right(answer: str | None, word: Word) -> None:
+    doubt = Doubt("hard input", "off by one", output="output", unmentioned=True)
+    faulty = result(doubts=[doubt])
+    answers = [] if answer is None else [replace(doubt, problem=answer)]
+    beside = PairedCase(*faulty.id, base=result(doubts=answers))
+    first, *_ = judge_session([faulty], lane(), [pairing(beside)])[faulty.id]
+    assert first.word is word
+    for how in ({"alone": [PairedCase(*faulty.id, problem="new")]}, {"cut": "the run was cut short"}, {}):
+        first, *_ = judge_session([faulty], lane(), [], **how)[faulty.id]
+        assert first.word is Word.PASS
+
+
 def warps(**of_targets: dict[str, int | float | str]) -> list[Reading]:
     return [
         Reading(f"{target}.resident_warps", Unit.COUNT, value, Better.HIGHER, target=target)

@@ -12,7 +12,7 @@ import inspect
 import operator
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -24,6 +24,7 @@ from perfguard.check.turns import hash_of
 _MOST_FUNCTIONS = 64  # a launch, its helpers and its kernels are far fewer
 _LEAST = 4  # Smaller numbers count dimensions, or distinguish one from several, which other kinds try.
 _MOST = 2**16  # rows or columns beyond which no input is cheap
+_LOWEST = -(2.0**17)  # Scores are hardly lower, and what is lower stands for minus infinity.
 _PLAIN = (bool, int, float, str, torch.dtype)
 EPSILON = 1e-2  # at most; larger numbers are factors
 _FOREIGN = {"torch", "triton", "numpy", "perfguard", *sys.stdlib_module_names}
@@ -48,6 +49,7 @@ class Code:
         words: names that it compares with, or looks up, such as `sum`; in its order.
         ranks: names with the numbers of dimensions that it compares theirs with: `x`, 4 of `x.ndim == 4`.
         epsilons: small positive numbers in it, ascending.
+        floors: negative numbers in it, as a maximum begins with that no value should be below; ascending.
         name: a hash of it, and of the plain values that it is called and configured with, apart from sizes of tensors.
     """
 
@@ -57,6 +59,7 @@ class Code:
     words: tuple[str, ...] = ()
     counts: tuple[int, ...] = ()
     ranks: tuple[tuple[str, int], ...] = ()
+    floors: tuple[float, ...] = ()
 
 
 def code_of(fn: Any, device: torch.device) -> Code:
@@ -65,8 +68,12 @@ def code_of(fn: Any, device: torch.device) -> Code:
     sources = [(nodes := _nodes(function.__code__), _names(function, nodes)) for function in functions]
     told = dict(told for nodes, names in sources for told in _keywords(nodes, names))
     found = _Found()
-    for nodes, names in sources:
+    passed = {each for nodes, _ in sources for node in nodes for each in _passed(node)}
+    for function, (nodes, names) in zip(functions, sources, strict=True):
         found.read(nodes, told | names)
+        ranks = (each for node in nodes for each in _ranks(node))
+        is_first = function is functions[0]
+        found.ranks |= dict.fromkeys(each for each in ranks if is_first or _is_passed(each[0], function, passed))
     if found.capped and device.type == "cuda":
         found.integers.add(torch.cuda.get_device_properties(device).multi_processor_count)
     return Code(
@@ -80,6 +87,7 @@ def code_of(fn: Any, device: torch.device) -> Code:
         tuple(found.words),
         tuple(sorted(found.counts)),
         tuple(found.ranks),
+        tuple(sorted(each for each in found.floats if _LOWEST <= each <= -1)),
     )
 
 
@@ -117,15 +125,14 @@ class _Found:
         self.floats.update(each for each in names.values() if type(each) is float)
         for node in nodes:
             self.words |= dict.fromkeys(_words(node))
-            self.ranks |= dict.fromkeys(_ranks(node))
             if isinstance(node, ast.Compare):
                 self._take([node.left, *node.comparators], names)
             elif isinstance(node, ast.Call) and _last_name(node.func) in _LIMITS:
                 self._take([*node.args, *(keyword.value for keyword in node.keywords)], names)
             elif isinstance(node, ast.Call) and _last_name(node.func) == "to":
                 self.counts.update(_COUNTS[name] for each in node.args if (name := _last_name(each)) in _COUNTS)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, float):
-                self.floats.add(node.value)
+            elif isinstance(node, ast.Constant | ast.UnaryOp) and type(value := _value(node, names)) is float:
+                self.floats.add(value)
             self.capped = self.capped or _last_name(node) in _MULTIPROCESSORS
 
     def _take(self, operands: Iterable[ast.AST], names: Mapping[str, Any]) -> None:
@@ -154,6 +161,18 @@ def _ranks(node: ast.AST) -> Iterator[tuple[str, int]]:
     names = [name for name in map(_ranked, sides) if name]
     constants = [each.value for side in sides for each in ast.walk(side) if isinstance(each, ast.Constant)]
     return ((name, value) for name in names for value in constants if type(value) is int)
+
+
+def _passed(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names of a call's function and of each argument that is a name."""
+    if isinstance(node, ast.Call):
+        values = [*node.args, *(each.value for each in node.keywords)]
+        yield from ((str(_last_name(node.func)), each.id) for each in values if isinstance(each, ast.Name))
+
+
+def _is_passed(name: str, function: FunctionType, passed: Collection[tuple[str, str]]) -> bool:
+    """Whether a helper's argument is given what has the same name where it is called. An unrelated `x` is not."""
+    return function.__name__ in ("forward", "__call__") or (function.__name__, name) in passed
 
 
 def _ranked(node: ast.AST) -> str:
@@ -188,6 +207,9 @@ def _value(node: ast.AST | None, names: Mapping[str, Any]) -> Any:
         return node.value
     if isinstance(node, ast.Name):
         return names.get(node.id)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _value(node.operand, names)
+        return -inner if type(inner) in (int, float) else None
     if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
         module = names.get(node.value.id)
         return vars(module).get(node.attr) if isinstance(module, ModuleType) else None
@@ -237,7 +259,7 @@ def _nodes(code: Any) -> list[ast.AST]:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError, ValueError):  # the last two: a lambda amid a longer line
         return []
-    kinds = (ast.Compare, ast.Call, ast.Assign, ast.Attribute, ast.Constant, ast.Dict, ast.MatchValue)
+    kinds = (ast.Compare, ast.Call, ast.Assign, ast.Attribute, ast.Constant, ast.Dict, ast.MatchValue, ast.UnaryOp)
     return [node for node in ast.walk(tree) if isinstance(node, kinds)]
 
 

@@ -194,6 +194,8 @@ def _far(tensors: Sequence[Tensor], truth: Truth, position: int, rule: Rule) -> 
         _overflows(c, (e, o, m), rule.infinite) if residue else _unlike(c, o.to(c.dtype), rule.infinite or overflown)
     )
     unlike &= ~_at_the_end_of_its_range(c, o)
+    if overflown and not rule.infinite:  # where another formula does not overflow, as a stable logsumexp does not
+        unlike &= ~(o.isinf() & c.isfinite())
     masked = rule.masked[position] if rule.masked else None
     if masked is not None:  # a mask by `where` stops NaN, one by a product with 0 does not
         unlike &= ~_close(c, real_numbers(masked))

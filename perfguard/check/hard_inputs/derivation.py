@@ -127,6 +127,10 @@ STRICT = -2  # The place of the way in which interpreted kernels run.
 CALLED = -3  # The place of the way in which the call is made (called.py).
 TUNED = -5  # The place of options of the candidate alone.
 TWICE = "backward again on the same graph"
+UNMENTIONED = "unmentioned"
+NOBODY = "every third -1"
+ENDLESS = "-inf at first"  # of logarithms of what is empty
+_OF_VALUES = ("values", "thresholds")
 FROZEN = "frozen"  # The input needs no gradient, although the given one does.
 TRAINED = "trained"  # The input needs a gradient, although the given one does not.
 _ALONE = re.compile(r"of output (\d+) alone")
@@ -163,7 +167,7 @@ class Derivation:
     def forward_only(self) -> bool:
         """Whether to skip gradients: correct formulas of one gradient differ in their results for infinity and NaN,
         which also arise from products of huge inputs."""
-        if any(part.kind == "non-finite" for part in self.parts):
+        if any(part.kind == "non-finite" or ENDLESS in part.steps.values() for part in self.parts):
             return True
         return self._scaled_by(LARGEST) and not self.scales
 
@@ -185,6 +189,20 @@ class Derivation:
         return any(text == TRAINED for part in self.parts for text in part.steps.values())
 
     @property
+    def unmentioned(self) -> bool:
+        """Whether neither the test nor its marks show that the call takes such inputs. The reference does, which may
+        take more than is meant, so that only a base that is right on them makes a fault of what is wrong."""
+        return any(part.kind == UNMENTIONED for part in self.parts)
+
+    @property
+    def alike(self) -> list[Derivation]:
+        """Derivations with the same results if an id of -1 stands for none: one that counts from the end does not."""
+        if not any(NOBODY in part.steps.values() for part in self.parts):
+            return []
+        steps = [{at: text.replace("-1", "-2") for at, text in part.steps.items()} for part in self.parts]
+        return [Derivation(tuple(Part(UNMENTIONED, each) for each in steps))]
+
+    @property
     def cancels(self) -> bool:
         """Whether rows are one number and its negative, so that all elements of a result share what is left where terms
         cancel."""
@@ -201,7 +219,7 @@ class Derivation:
 
     @property
     def _texts(self) -> list[str]:
-        return [text for part in self.parts if part.kind == "values" for text in part.steps.values()]
+        return [text for part in self.parts if part.kind in _OF_VALUES for text in part.steps.values()]
 
     @property
     def is_called(self) -> bool:
@@ -215,7 +233,7 @@ class Derivation:
     @property
     def scalars(self) -> list[Part]:
         """Its parts that change numbers and options."""
-        return [part for part in self.parts if part.kind == "scalars"]
+        return [part for part in self.parts if part.kind == "scalars" or OPTIONS in part.steps]
 
     @property
     def far_apart(self) -> bool:
@@ -227,7 +245,7 @@ class Derivation:
         if self.text(TUNED) or any(part.kind == "unmarked integers" for part in self.parts):
             return True
         dtypes = any(text.startswith("as int") for part in self.parts for text in part.steps.values())
-        if dtypes or self.resizes or self.trains or self.text(CALLED) == TWICE:
+        if dtypes or self.resizes or self.trains or self.unmentioned or self.text(CALLED) == TWICE:
             return True
         return any(part.kind in ("layouts", "non-finite", "scalars", "dtypes") for part in self.parts)
 

@@ -269,6 +269,13 @@ def unmarked(leaves: Sequence[Any], place: int) -> list[str]:
     return ["reversed", *(f"{most} replaced by {each}" for each in dict.fromkeys([most - 1, *fewer]))]
 
 
+def are_ids(integers: torch.Tensor) -> bool:
+    """Whether a vector without a mark may hold ids: not negative, in no order, and some several times."""
+    if integers.dtype not in (torch.int32, torch.int64) or mark_of(integers) is not None:
+        return False
+    return bool((integers >= 0).all() & (integers.diff() < 0).any()) and len({*integers.tolist()}) < len(integers)
+
+
 def _other_groups(given: list[int], *, ends: bool) -> list[str]:
     """Steps for counts or running ends of groups. None has more rows than the largest has now, which the call may be
     told elsewhere, and counts keep their common divisor, which it may require."""

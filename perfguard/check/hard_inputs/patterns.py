@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import torch
 
+from perfguard.check.hard_inputs.asked_for import TERMS
 from perfguard.check.hard_inputs.comparison import Outcome
-from perfguard.check.hard_inputs.derivation import TUNED, Derivation, Part, leaves_of, with_tensors
+from perfguard.check.hard_inputs.derivation import TUNED, UNMENTIONED, Derivation, Part, leaves_of, with_tensors
 from perfguard.check.hard_inputs.integers import RESIZED, unmarked
-from perfguard.check.hard_inputs.plan import TERMS
 from perfguard.check.hard_inputs.scalars import tuning_of
 from perfguard.check.numerics.sums import dtype_name
 from perfguard.model.call import Call
@@ -24,13 +24,14 @@ _GROWN = re.compile(rf"(?:^|, )dim \d+ grown to {TERMS}\b")
 #: Kind -> its unusual property, if the steps do not name it.
 TOLD = {
     "equal sizes": "sizes that are equal in the given call differ",
-    "thresholds": "beyond a size that the code compares with",
+    "thresholds": "beyond a number that the code compares with",
     "scalars": "another number or option than the given one",
     "runs": "a run of ids that stand for none",
     "magnitudes": "as small as an epsilon matters",
     "equal values": "values that are equal in the given call differ",
     "tuning": "another value of an option that tunes",
     "unmarked integers": "other integers than the given ones",
+    UNMENTIONED: "which the test does not mention",
 }
 
 

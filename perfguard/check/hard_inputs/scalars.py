@@ -28,6 +28,7 @@ _LARGE = 0.25  # A value that has an effect in place of an epsilon.
 _MOST = 64  # a larger integer is a size or a seed rather than an option
 _NOBODY = -10  # and less: an id that stands for none, where -1 and -2 may be dimensions
 _MOST_WORDS = 4
+_NARROW = 4  # columns, half of which are the 2 that is tried anyway
 _TUNING = re.compile(r"(?:^|_)(?:chunk|block|tile|split|stage|warp|unroll|partition|segment)s?(?:_|$)", re.IGNORECASE)
 
 
@@ -36,16 +37,19 @@ def is_neutral(value: Any) -> bool:
     return value is None or (type(value) in (bool, int, float) and value in (0, 1))
 
 
-def others_of(value: Any, thresholds: Sequence[int] = (), words: Sequence[str] = ()) -> list[Any]:
+def others_of(
+    value: Any, thresholds: Sequence[int] = (), words: Sequence[str] = (), halves: Sequence[int] = ()
+) -> list[Any]:
     """Other values of a number or option, most telling first; none of what is neither.
 
     Args:
         thresholds, words: what the code compares with.
+        halves: of widths, as many channels as an option may turn that is None for all.
     """
     if type(value) is str:
         return [word for word in words if word != value][:_MOST_WORDS]
     if value is None:
-        return [0.5, 2]
+        return [0.5, *halves, 2]
     if type(value) is bool:
         return [not value]
     if type(value) is int:
@@ -74,6 +78,8 @@ def scalars_of(
         thresholds, words: what the code compares with.
     """
     sizes = {size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1}
+    widths = [leaf.shape[-1] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.ndim > 1]
+    halves = [width // 2 for width in widths[:1] if width > _NARROW]
     plain = [(place, leaf, "") for place, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
     found = [each for each in plain if type(each[1]) is not int or each[1] not in sizes]
     mine, theirs = (_signature(fn) for fn in (call.fn, call.reference))
@@ -91,7 +97,7 @@ def scalars_of(
         steps = [
             {place: f"{name}={other!r}" if name else f"{other!r} for {value!r}"}
             | dict.fromkeys(follow, f"{value} replaced by {other}")
-            for other in others_of(value, thresholds, words)
+            for other in others_of(value, thresholds, words, halves)
             if _has_text(other)
         ]
         (hidden if is_neutral(value) or follow else others).append(steps)
@@ -148,15 +154,33 @@ def with_scalars(call: Call, texts: Mapping[int, str]) -> Call:
     ]
     args, kwargs = torch_utils.tree_unflatten(changed, spec)
     if OPTIONS in texts:
-        kwargs |= keywords_of(texts[OPTIONS])
+        floats = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+        kwargs |= keywords_of(texts[OPTIONS], *floats[:1])
     return replace(call, args=args, kwargs=kwargs) if texts else call
 
 
-def keywords_of(text: str) -> dict[str, Any]:
-    """Keyword arguments by their text: `chunk=32, causal=True`."""
+def keywords_of(text: str, like: torch.Tensor | None = None) -> dict[str, Any]:
+    """Keyword arguments by their text: `chunk=32, causal=True`; `bias=tensor(24)` has 24 values between 0.5 and 1.5, of
+    the dtype and on the device of `like`."""
     options = ast.parse(f"f({text})", mode="eval").body
     assert isinstance(options, ast.Call)
-    return {str(each.arg): ast.literal_eval(each.value) for each in options.keywords}
+
+    def value(node: ast.expr) -> Any:
+        if like is None or not isinstance(node, ast.Call):
+            return ast.literal_eval(node)
+        shape = [int(ast.literal_eval(each)) for each in node.args]
+        return (torch.arange(math.prod(shape), device=like.device).view(shape) % 7 / 6 + 0.5).to(like.dtype)
+
+    return {str(each.arg): value(each.value) for each in options.keywords}
+
+
+def tensors_of(call: Call, shape: Sequence[int]) -> list[str]:
+    """For each option that is None by both defaults, tensors as texts: a number for each row or column of the first
+    tensor, as scales and biases have, and as many as that has."""
+    shared = _defaults(call.reference, call)
+    names = [name for name, value in _defaults(call.fn, call).items() if value is None and shared.get(name, 0) is None]
+    shapes = dict.fromkeys([tuple(shape[:1]), tuple(shape[-1:]), tuple(shape)])
+    return [f"{name}=tensor({', '.join(map(str, each))})" for name in names for each in shapes]
 
 
 def tuning_of(call: Call, thresholds: Sequence[int]) -> list[list[str]]:

@@ -72,8 +72,8 @@ class HardResult:
 
     @property
     def problem(self) -> str:
-        """The first fault in words; '' if there is none."""
-        return self.doubts[0].problem if self.doubts else ""
+        """The first fault in words that needs no base; '' if there is none."""
+        return next((doubt.problem for doubt in self.doubts if not doubt.unmentioned), "")
 
     @property
     def counts(self) -> HardCounts:
@@ -127,7 +127,7 @@ def wrong_of(call: Call, seconds: float) -> list[str]:
     if call.on_any_rank(bool(given.checked.wrong)):
         return given.checked.wrong
     found = run_hard(call, seconds, kept=given.kept, others=given.others, check_seconds=given.seconds)
-    return [doubt.problem for doubt in found.doubts]
+    return [doubt.problem for doubt in found.doubts if not doubt.unmentioned]
 
 
 def judge_again(call: Call, doubt: Doubt) -> Outcome:
@@ -179,7 +179,8 @@ class _Hard:
         if budget.seconds > 0:
             self._take_turns(budget, rotation, kept, others, reached)
         ran = sum(number for kind, number in self.found.ran.items() if kind != CONFIGURATIONS)
-        if ran and not any(doubt.tried for doubt in self.found.doubts):  # finds caches that now hold wrong values
+        # Caches may now hold wrong values.
+        if ran and not any(doubt.tried for doubt in self.found.doubts if not doubt.unmentioned):
             outcome = self._judged(_GIVEN)
             if outcome.problem:
                 words = f"the given inputs, once more after {ran} hard ones: {outcome.problem}"
@@ -265,7 +266,7 @@ class _Hard:
             self.found.left_out[outcome.left_out] += 1
         else:
             self.found.ran[kind] += 1
-        return Tried(failed=bool(outcome.problem))
+        return Tried(failed=bool(outcome.problem) and not derivation.unmentioned)
 
     def _first_accepted(self, item: Item) -> tuple[Derivation, Outcome]:
         choices, joint = (item.items, item.joint) if isinstance(item, FirstAccepted) else ((item,), None)
@@ -355,6 +356,7 @@ class _Hard:
             inputs=Inputs(self.call).describe(),
             cut=dict(self.cut.steps) if self.cut else {},
             tried=[[(part.kind, dict(part.steps)) for part in each.parts] for each in tried],
+            unmentioned=bool(tried) and tried[-1].unmentioned,
         )
         self.found.doubts.append(doubt)
 

@@ -30,6 +30,7 @@ _TALL_ELEMENTS = 2**15  # The most elements of inputs beyond a threshold: a thou
 _NARROW = 16  # Rows beside many columns, or columns beside many rows; tiles of products have as many.
 _MOST_PLACES = 6  # The most places of one size whose sets are all tried.
 _PRODUCTS = 2049  # of 127 and 127; an odd number of odd ones
+_SEQUENCES = 3  # in place of one
 _GROWN = 4  # The most times the elements of the given inputs.
 _GROWN_ELEMENTS = 2**14  # This many elements of all inputs are cheap even if kernels are interpreted.
 
@@ -216,6 +217,13 @@ class Sizes:
         """The place among all leaves, and the dimension."""
         tensors = [(place, leaf) for place, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
         return [(place, dim) for place, leaf in tensors for dim, each in enumerate(leaf.shape) if each == size]
+
+    def batch(self) -> tuple[Part, ...]:
+        """The leading dimensions of 1, as of a batch of one sequence, grown: one sequence may be taken for all."""
+        tensors = [(at, leaf) for at, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
+        leading = [at for at, each in tensors if each.shape[:1] == (1,) != each.shape and mark_of(each) is None]
+        steps = dict.fromkeys(leading, f"dim 0 grown to {_SEQUENCES}")
+        return (Part("sizes", steps),) if any(self._leaves[at].is_floating_point() for at in leading) else ()
 
     def one_less(self) -> tuple[Part, ...]:
         """Every size cut by one, so that no block is full."""

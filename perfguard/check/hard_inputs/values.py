@@ -15,6 +15,7 @@ SHIFT = -100  # exp of every element is then 0 in float32.
 FAR = 4096  # A variance of squares less the square of the mean, in float32, is then lost in their roundings.
 SMALL = -10
 OUTLIER = 10
+POSITIVE, NEGATIVE = "positive", "negative"  # magnitudes, and these negated
 REVERSED = "columns reversed"  # The largest of a grown tensor are then among those that were added.
 _LEAST_TWICE = 4  # pairs of equal values in a row; fewer may be chance
 #: Kinds that leave every element finite, in the order in which they are assigned to rows.
@@ -148,12 +149,14 @@ def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     if size <= length or length == 0:
         return tensor.narrow(dim, 0, size).contiguous()
     place = torch.arange(size, device=tensor.device)
-    if not tensor.is_floating_point() or (tensor.itemsize > 1 and bool((tensor.diff(dim=dim) >= 0).all())):
+    ascending = length > 1 and tensor.itemsize > 1 and bool((tensor.diff(dim=dim) >= 0).all())
+    if not tensor.is_floating_point() or ascending:
         return tensor.index_select(dim, place.clamp(max=length - 1))
     again = tensor.index_select(dim, place % length)
     if tensor.itemsize == 1 or is_mask(tensor):
         return again
-    smaller = 1 - place.div(length, rounding_mode="floor") % 32 / 64
+    copy = place.div(length, rounding_mode="floor") % 32
+    smaller = 1 - copy / 64 if length > 1 else 0.5**copy  # Sequences that are alike hide a batch of one.
     return again * smaller.to(tensor.dtype).view([size if each == dim else 1 for each in range(tensor.ndim)])
 
 
@@ -193,6 +196,8 @@ _KINDS: list[tuple[str, Callable[..., object]]] = [
     (REVERSED, lambda part: part.copy_(part.flip(-1))),
     (BELOW, _below_a_power),
     ("ones", lambda part: part.fill_(1.0)),
+    (POSITIVE, lambda part: part.abs_()),
+    (NEGATIVE, lambda part: part.abs_().neg_()),
     (r"times 2\^(-?\d+)", lambda part, power: part.mul_(2.0 ** int(power))),
     (r"shifted by (-?\d+)", lambda part, by: part.add_(float(by))),
     ("subnormal", lambda part: part.mul_(torch.finfo(part.dtype).smallest_normal).mul_(1 / 8)),

@@ -110,7 +110,8 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
         noisy = roundings(call, eager, upstream, off) if rule.saturated and upstream else []
     if finite and (problem := lost(trial, truth, near, usual()) or _no_choice(trial, truth, near)):
         return Outcome(problem=problem)
-    for position in range(truth.first_gradient if rule.saturated else len(truth.eager)):
+    checked = truth.first_gradient if rule.saturated else len(truth.eager)
+    for position in range(0 if derivation.unmentioned else checked):  # The base's result has the same edges.
         check_domain(position, truth, near, finite, trial.tensors()[position])
     ties = [near.untied, *near.chosen] if noisy else []
     rule = replace(rule, usual=usual(), masked=near.masked or (), incoming=derivation.incoming, noisy=[*noisy, *ties])
@@ -180,6 +181,7 @@ def is_told(base: Call, derivation: Derivation, joint: Derivation | None = None)
             chosen = [part for part in derivation.parts if part.kind in ("scalars", "unmarked integers")]
             told = all(changes(Derivation((part,)), followers_of(part, base)) for part in chosen)
             told = told and not (derivation.scalars and changes(derivation, derivation, seed=1))
+            told = told and not any(changes(derivation, each) for each in derivation.alike)
             others = [] if joint is None else [joint, Derivation(())]
             return told and all(changes(derivation, each) for each in others)
     except LeftOut:
@@ -224,7 +226,8 @@ def _candidate(call: Call, eager: Trial, upstream: Gradients, derivation: Deriva
             trial = run_trial(call.fn, inputs, incoming, seed=call.seed)
     except Exception as error:
         return _raised(error, derivation, inputs)
-    pairs = zip(trial.gradients, eager.gradients, strict=True) if derivation.trains else ()
+    may_lack = derivation.trains and not derivation.unmentioned
+    pairs = zip(trial.gradients, eager.gradients, strict=True) if may_lack else ()
     if any(_is_nothing(mine) != _is_nothing(theirs) for mine, theirs in pairs):
         raise LeftOut("one side offers no gradient of an input that needed none")
     for words in canaries.written():

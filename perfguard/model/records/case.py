@@ -244,9 +244,8 @@ class HardCounts(Struct, frozen=True, omit_defaults=True):
 
 class Doubt(Struct, frozen=True, omit_defaults=True):
     """A fault that the given inputs do not show: of a derived input, or of a configuration that is not chosen. The base
-    commit is asked whether it has the fault as well. Text and steps mean the same in every process and commit.
-
-    A configuration may have several doubts, one for each problem; they are compared by name and pass.
+    commit is asked whether it has the fault as well. Text and steps mean the same in every process and commit. Those of
+    one configuration, one for each problem, are compared by name and pass.
 
     Attributes:
         name: the trial: `hard input, argument 0 (zero)`, or the configuration's description without its number.
@@ -257,6 +256,7 @@ class Doubt(Struct, frozen=True, omit_defaults=True):
         cut: position among all leaves of the call -> steps that made the call small; empty: it is as given.
         tried: derived inputs, each by its parts (kind, position -> steps). They run in order, and the last one is
             judged. Earlier ones leave state in the candidate. Empty: a configuration.
+        unmentioned: whether it is a fault only if the base is right (`Derivation.unmentioned`).
     """
 
     name: str
@@ -266,6 +266,7 @@ class Doubt(Struct, frozen=True, omit_defaults=True):
     inputs: str = ""
     cut: dict[int, str] = {}
     tried: list[list[tuple[str, dict[int, str]]]] = []
+    unmentioned: bool = False
 
 
 class CaseResult(Struct, frozen=True, omit_defaults=True):

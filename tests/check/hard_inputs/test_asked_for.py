@@ -348,6 +348,29 @@ def kept_share(x: torch.Tensor, share: float) -> torch.Tensor:
     return x * (1 / (1 - share)) if share < 1 else x * 0
 
 
+LEAST = -20.0
+
+
+def largest_from(x: torch.Tensor, has_least: bool = False) -> torch.Tensor:
+    """The largest of each row, by a running maximum that begins with a number or without one."""
+    made = x.new_full((len(x),), LEAST if has_least else -math.inf)
+    for column in x.unbind(-1):
+        made = made.maximum(column)
+    return made
+
+
+def best_score_from(q: torch.Tensor, k: torch.Tensor, has_least: bool = False) -> torch.Tensor:
+    return largest_from(q @ k.T, has_least)
+
+
+def mean_of_first(x: torch.Tensor, first: int | None = None) -> torch.Tensor:
+    return x[:, :first].mean(-1)
+
+
+def mean_of_first_by_width(x: torch.Tensor, first: int | None = None) -> torch.Tensor:
+    return x[:, :first].sum(-1) / x.shape[1]
+
+
 CASES = {
     "equal sizes": [
         Case(distances_by_columns, distances, lambda x, y: torch.cdist(x, y).square(), (plain(24, 8), plain(24, 8)),
@@ -365,6 +388,11 @@ CASES = {
         Case(turned_by_first, turned_by, torch.mul, (plain(3, 6, 8), plain(6, 8, seed=1)),
              "argument 1 (leading dim grown to 3)"),
         Case(best_in_a_byte, best_in_what_it_needs, best, (plain(40, 32),), "dim 1 grown to 512, "),
+        Case(partial(largest_from, has_least=True), largest_from, lambda x: x.amax(-1), (plain(8, 12),),
+             "argument 0 (shifted by -41)"),
+        Case(partial(best_score_from, has_least=True), best_score_from, lambda q, k: (q @ k.T).amax(-1),
+             (plain(8, 12), plain(9, 12, seed=1)),
+             "argument 0 (positive, times 2^10) and argument 1 (negative, times 2^10)"),
     ],
     "scalars": [
         Case(decayed_apart, decayed_in_turn, decayed, (plain(8, 12), plain(8, 12, seed=1)), "options (decay=0.125)"),
@@ -376,6 +404,7 @@ CASES = {
         Case(scaled_alone, scaled, lambda x, **how: scaled(x, **how), (plain(8, 12),), "options (shift=0.125)"),
         Case(always_mean, lambda x, how="mean": reduced(x, how), reduced, (plain(8, 12),), "options (how='sum')"),
         Case(largest_of_first_part, largest_by_parts, largest, (plain(32, 64),), "options (block=512)"),
+        Case(mean_of_first_by_width, mean_of_first, mean_of_first, (plain(8, 12),), "options (first=6)"),
         Case(lambda x, share: x / torch.tensor(1 - share), kept_share, kept_share, (plain(8, 12), 0.25),
              "1.0 for 0.25"),
     ],
@@ -742,6 +771,43 @@ def test_a_call_may_refuse_one_more_dimension() -> None:
     assert ("table", 3) in code_of(refusing, CPU).ranks
     found = run_hard(Call(refusing, args, torch.mul, hard=only("thresholds")), EVERYTHING)
     assert (found.problem, found.left_out) == ("", {"the candidate raises": 1})
+
+
+def helped(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return flat(table) * x
+
+
+def flat(x: torch.Tensor) -> torch.Tensor:
+    return x.flatten(0, 1) if x.ndim == 3 else x
+
+
+def helped_by_name(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    return flat(x) * table
+
+
+def test_the_dimensions_of_another_tensor_of_the_same_name_are_not_asked_for() -> None:
+    assert code_of(helped, CPU).ranks == ()
+    assert code_of(helped_by_name, CPU).ranks == (("x", 3),)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_batch_of_one_grows(right: bool) -> None:
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        return x - (x.amax(-1, keepdim=True) if right else x.amax())
+
+    call = Call(shifted, (plain(1, 12),), lambda x: x - x.max(-1, keepdim=True).values, hard=only("sizes"))
+    assert check(call).wrong == []
+    assert ("argument 0 (dim 0 grown to 3)" in run_hard(call, EVERYTHING).problem) != right
+
+
+def test_a_formula_that_does_not_overflow_is_right_where_its_reference_does() -> None:
+    def naive(x: torch.Tensor) -> torch.Tensor:
+        return x.exp().sum(-1).log()
+
+    call = Call(lambda x: x.logsumexp(-1), (plain(8, 12),), naive, hard=only("values"))
+    assert run_hard(call, EVERYTHING).problem == ""
+    cut = Call(lambda x: (x * 2).clamp(max=1e30), (plain(8, 12),), lambda x: x * 2, hard=only("non-finite"))
+    assert "unlike the oracle's" in run_hard(cut, EVERYTHING).problem
 
 
 def test_sizes_of_different_ranks_belong_together() -> None:
