@@ -355,8 +355,6 @@ class Measuring(Ending):
                 self._tell_junit(session.config)
         if self.worker is not None:
             self.worker.leave()
-        # The parent reads the output of children that end early alone, and plugins' summaries import much.
-        session.config.option.no_summary |= self.request is not None
         return answer
 
     @pytest.hookimpl(trylast=True)

@@ -26,17 +26,19 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from perfguard.model.modules import modules_in
 from perfguard.model.orphans import end_with
 from perfguard.session import child
 from perfguard.session.child import ChildCommand
 from perfguard.session.child_process import Child
 
 # Triton is not among them: it reads its variables when it is imported, after the user's files may have set them.
-IMPORTED = (
+_IMPORTED = (
     *("torch", "pytest", "perfguard.pytest_plugin.start", "perfguard.pytest_plugin.without_gpu"),
     *("perfguard.session.open_run", "perfguard.session.settle", "perfguard.session.pairing.worker"),
-    *("perfguard.check.all_configs", "perfguard.measure.timers.cpu"),
+    *("perfguard.check.all_configs", "perfguard.check.hard_inputs.other_calls", "perfguard.ranks.rank_group"),
 )
+_IMPORTED_WHOLE = ("perfguard.measure.devices.vendors", "perfguard.measure.metrics", "perfguard.measure.timers")
 # In place of what starts a child's pytest, which is the fourth word of its command.
 _CODE = "import perfguard.session.fork_server; perfguard.session.fork_server.run_pytest()"
 _FORK_SECONDS = 1.0  # The wait for a process that is to be stopped; one that the server has not forked dies with it.
@@ -139,9 +141,11 @@ def _serve() -> None:
     """Fork children, as ordered through the socket that the argument numbers. Returns in each child."""
     end_with(os.getppid())
     gc.disable()
-    for name in IMPORTED:
-        with contextlib.suppress(Exception):  # The child meets the same error where it matters.
+    with contextlib.suppress(Exception):  # The child meets the same error where it matters.
+        for name in _IMPORTED:
             importlib.import_module(name)
+        for package in _IMPORTED_WHOLE:
+            modules_in(package)
     gc.freeze()  # No child's collections look at the objects of these modules.
     control, alive = Connection(int(sys.argv[1])), dict[int, Connection]()
     signal.signal(signal.SIGCHLD, lambda number, frame: _reap(alive, os.WNOHANG))
