@@ -155,6 +155,7 @@ BUDGETS = [
     ),
     ("perfguard/session/**/*.py", 150, "what is remembered of a case between runs; what a pair found, and took"),
     ("perfguard/session/**/*.py", 250, "why a case is slower: both sides under a profiler, by a command and in a run"),
+    ("perfguard/session/**/*.py", 200, "the processes of a pair import once: half of what `perfguard compare` costs"),
     ("perfguard/store/**/*.py", 550, ""),
     ("perfguard/store/**/*.py", 150, "a lock; what the comment's job reads at most, said before a run measures"),
     ("perfguard/tensors/**/*.py", 500, ""),

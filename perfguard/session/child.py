@@ -14,7 +14,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -170,8 +170,9 @@ def read_request(folder: Path) -> Request:
         raise UsageError(f"{SESSION_OPTION}={folder}: no request of perfguard ({error}); leave it out") from error
 
 
-def run_pytest() -> None:
-    """In the child: run pytest with the command line's arguments, and exit once all exit functions have run.
+def run_pytest(begin: Callable[[], None] = lambda: None) -> None:
+    """In the child: run pytest with the command line's arguments, after `begin`, and exit once all exit functions have
+    run.
 
     The interpreter is not finalized after them: with torch loaded that takes half a second of processor time, for which
     the next process pair waits.
@@ -184,6 +185,7 @@ def run_pytest() -> None:
         os._exit(status)
 
     atexit.register(leave)
+    begin()
     import pytest
 
     status = int(pytest.main())

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from msgspec.structs import replace
 
@@ -23,6 +23,9 @@ from perfguard.model.errors import ExitStatus, UsageError
 from perfguard.model.records import CaseResult, Report, Session
 from perfguard.model.units import counted, format_minutes
 from perfguard.session.child import ChildCommand, Request, read_answer, write_request
+
+if TYPE_CHECKING:
+    from perfguard.session.fork_server import Forked, ForkServer
 
 TOO_LONG = "took longer than"  # Marks the problem of a process that was stopped.
 _GOOD = (0, 1, 5)  # 1: a test failed there, and its other readings are valid; 5: no tests.
@@ -52,7 +55,7 @@ class Child:
 
     name: str
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     died: bool = False
 
     @classmethod
@@ -65,6 +68,7 @@ class Child:
         *,
         variables: Mapping[str, str] | None = None,
         pass_fds: Sequence[int] = (),
+        server: ForkServer | None = None,
         **attributes: Any,
     ) -> Self:
         """Start pytest with a request, or a command of the shell, in the place of `command`.
@@ -72,13 +76,16 @@ class Child:
         Args:
             variables: of its environment, besides this process's.
             pass_fds: file descriptors that it inherits.
+            server: forks it, in a worktree; None: a new process starts.
             attributes: those that a subclass adds.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if isinstance(asked, Request):
             write_request(folder, asked, command.worktree)
-        line = asked if isinstance(asked, str) else command.line(folder)
         with open(folder / _OUTPUT, "wb") as output:
+            if server is not None:
+                return cls(name, folder, server.fork(command, folder, output.fileno(), pass_fds), **attributes)
+            line = asked if isinstance(asked, str) else command.line(folder)
             options: dict[str, Any] = {"shell": isinstance(asked, str), "pass_fds": pass_fds}
             process = command.popen(line, variables, stdout=output, stderr=subprocess.STDOUT, **options)
         return cls(name, folder, process, **attributes)
@@ -140,11 +147,12 @@ def ask_child(
     name: str = "the fresh process",
     folder: Path | None = None,
     variables: Mapping[str, str] | None = None,
+    server: ForkServer | None = None,
 ) -> Reply:
     """Let one child answer `request` within `minutes`, in a `folder` of its own by default."""
     with contextlib.ExitStack() as stack:
         folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perfguard-")))
-        child = stack.enter_context(Child.start(name, command, folder, request, variables=variables))
+        child = stack.enter_context(Child.start(name, command, folder, request, variables=variables, server=server))
         problem = child.wait(minutes)
         try:
             return Reply(child.report(request.slug), problem, child.died)
@@ -163,7 +171,7 @@ def _last_lines(output: str) -> list[str]:
     return output.strip().splitlines()[-_LAST_LINES:]
 
 
-def stop(process: subprocess.Popen[Any]) -> None:
+def stop(process: subprocess.Popen[Any] | Forked) -> None:
     """Stop a process and its children: it leads a process group of its own."""
     for number in (signal.SIGTERM, signal.SIGKILL):  # SIGKILL ends members that outlive the leader.
         with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -81,7 +81,8 @@ def open_run(
             make_folder(config.cache_dir.parent)
         if config.update is not None:
             store.check_writable(filter(None, (lane.hardware.target, lane.hardware.slug)))
-    commit = commit_of(config.root, [config.baselines_dir, *own_folders])
+    # A child's report is read by its parent, which knows the commit.
+    commit = commit_of(config.root, [config.baselines_dir, *own_folders]) if request is None else None
     report = Report(
         schema=SCHEMA,
         hardware=device.identity,

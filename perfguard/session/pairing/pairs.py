@@ -7,6 +7,7 @@ import random
 import secrets
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -32,10 +33,11 @@ from perfguard.session.child import (
     timers_of,
 )
 from perfguard.session.child_process import Child, Tell, ask_child
+from perfguard.session.fork_server import ForkServer
 from perfguard.session.pairing.lockstep import Limit, PairOutcome, SideProcess, paired, run_pair
 from perfguard.session.pairing.sides import SIDES, Interrupts, Side, describe, foreign_error, starting_orders
 from perfguard.session.pairing.tally import Tally
-from perfguard.session.pairing.worker import Followed, read_followed
+from perfguard.session.pairing.worker import Followed, foreign_module, read_followed
 from perfguard.session.pairing.worktrees import Repository, lock_in
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class PairWorktrees:
     _alive: list[Child] = field(default_factory=list)  # All processes that may be alive.
     _orders: list[list[Side]] = field(default_factory=list)  # Starting orders of the next pairs.
     _ahead: dict[Side, SideProcess] = field(default_factory=dict)  # The processes of the next pair.
+    _server: ForkServer | None = None  # Forks the processes of the next pair.
     _lock: FileLock | None = None
     _temporary: Path = field(
         default_factory=lambda: Path(tempfile.gettempdir()).resolve() / f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
@@ -170,7 +173,8 @@ class PairWorktrees:
         request = msgspec.structs.replace(request, follow=list(self.settings.targets))
         command = replace(self.command_of(side), prefix=tuple(prefix))
         limit = minutes or self.settings.session_minutes
-        report, problem, died = ask_child(command, request, limit, name=describe(side), folder=folder)
+        server = None if prefix else self._server
+        report, problem, died = ask_child(command, request, limit, name=describe(side), folder=folder, server=server)
         followed = read_followed(folder)
         if followed.foreign:
             raise foreign_error(followed.foreign, side)
@@ -178,7 +182,9 @@ class PairWorktrees:
         return Answer(report.results if report else [], followed, problem, died)
 
     def start(self, tally: Tally) -> None:
-        """Start the processes of the first pair, if they disturb nothing, while its times are still being chosen."""
+        """Start the processes of the first pair, if they disturb nothing, while its times are still being chosen. Its
+        fork server also serves the base's answer."""
+        self._serve()
         if self.starts_ahead:
             self._ahead = self._start(tally, tally.left())
 
@@ -196,6 +202,9 @@ class PairWorktrees:
             UsageError: a worker has loaded code from the user's checkout in place of its worktree's.
         """
         processes, self._ahead = self._ahead or self._start(tally, left), {}
+        if self._server is not None:
+            self._server.control.close()
+            self._server = None
 
         def start_next() -> None:
             if self.starts_ahead:
@@ -223,7 +232,17 @@ class PairWorktrees:
         )
         folder = self._temporary / f"pair-{len([*self._temporary.glob('pair-*')]) + 1}"
         self._orders = self._orders or starting_orders(self._random)
+        self._serve()
         return {side: self._start_side(side, folder / side, request) for side in self._orders.pop()}
+
+    def _serve(self) -> None:
+        """Start the fork server of the next pair, if there is none, and if all sides import what this process has."""
+        early = {name: module for name, module in sys.modules.items() if name in ("torch", *sys.stdlib_module_names)}
+        own = "torch" in early and not foreign_module(early, self.repository.root, self._temporary)
+        if self._server is None and own and sys.platform == "linux" and self.packages == own_packages():
+            with self.interrupts.delayed():
+                self._server = ForkServer.launch(self.command_of("base"), self._temporary)
+                self._alive.append(self._server)
 
     def _start_side(self, side: Side, folder: Path, request: Request) -> SideProcess:
         command, (ours, theirs) = self.command_of(side), socket.socketpair()
@@ -233,7 +252,7 @@ class PairWorktrees:
             with self.interrupts.delayed():
                 process = SideProcess.start(
                     describe(side), command, folder, request,
-                    pass_fds=[theirs.fileno()], connection=Connection(ours.detach()),
+                    pass_fds=[theirs.fileno()], server=self._server, connection=Connection(ours.detach()),
                 )  # fmt: skip
                 self._alive.append(process)
         return process
