@@ -243,9 +243,8 @@ class HardCounts(Struct, frozen=True, omit_defaults=True):
 
 
 class Doubt(Struct, frozen=True, omit_defaults=True):
-    """A fault that the given inputs do not show: of a derived input, or of a configuration that is not chosen. The base
-    commit is asked whether it has the fault as well. Text and steps mean the same in every process and commit. Those of
-    one configuration, one for each problem, are compared by name and pass.
+    """A fault of a derived input, or of a configuration that is not chosen. The base commit is asked whether it has it.
+    Text and steps mean the same in every process and commit. Those of one configuration are compared by name and pass.
 
     Attributes:
         name: the trial: `hard input, argument 0 (zero)`, or the configuration's description without its number.
