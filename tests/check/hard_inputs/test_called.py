@@ -137,6 +137,7 @@ class Kept(nn.Module):
         key = self._key(self.weight)
         if self._known != key:
             self._known, self._kept = key, self.weight.detach().clone()
+            self._held = self.weight.detach()  # While it lives, no other weight has its address.
         weight = self._kept if self._only else self._kept + (self.weight - self.weight.detach())
         return x @ weight.T
 
