@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from perfguard.check.hard_inputs.nearby import FLUSHED
+from perfguard.check.hard_inputs.values import LARGE
 from perfguard.check.numerics.procedure import LeftOut
 from perfguard.check.numerics.rule import of_hard_groups
 from perfguard.check.numerics.sums import FINITE, NAN, ROUNDING, Groups, kinds, real_numbers, rmse, sum_groups
@@ -25,6 +26,9 @@ MULTIPLE = 4.0  # The allowed multiple of eager's error.
 NEARBY = 64.0  # The allowed multiple of the change by inputs that are off by a rounding.
 LEAST_ROUNDINGS = {torch.bfloat16: 2.0, torch.float16: 2.0, torch.float32: 64.0, torch.float64: 64.0}
 _RESIDUES = 16.0  # The allowed multiple of the residue that roundings of operators leave of terms that cancel.
+# Where scores are 2^7 times as large, a softmax that is made again of their logsumexp is off by so much: its backward
+# pass subtracts terms that then no longer cancel.
+_OF_LARGE = LEAST_ROUNDINGS[torch.float32] * ROUNDING[torch.float32] * 2**LARGE
 _SHARE = 0.1  # The allowed relative error of an element, which no rounding exceeds.
 _FEW = 0.005  # In this share of elements, terms may cancel further than the draws of roundings show.
 LOST = 0.1  # The relative error from which on eager does not define the domain.
@@ -240,6 +244,7 @@ def _beyond_residues(tensors: Sequence[Tensor], noisy: Sequence[Tensor], name: s
     limit = _RESIDUES * off + _SHARE * o.abs() + NEARBY * (m - o).abs() + least_error(tensors[0].dtype)
     roundings = LEAST_ROUNDINGS[tensors[0].dtype] * ROUNDING[tensors[0].dtype]
     limit += MULTIPLE * roundings * rule.incoming * max(rule.usual.get(name, 0.0), rule.usual_gradient)
+    limit += _OF_LARGE * o.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt()
     wrong = ((c - o).abs() > limit) & limit.isfinite()
     if int(wrong.sum()) <= _FEW * wrong.numel():
         return ""

@@ -810,6 +810,38 @@ def test_a_formula_that_does_not_overflow_is_right_where_its_reference_does() ->
     assert "unlike the oracle's" in run_hard(cut, EVERYTHING).problem
 
 
+class _Attend(torch.autograd.Function):
+    """Causal attention that keeps the logsumexp of its scores, as flash attention does."""
+
+    @staticmethod
+    def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        scores = (q @ k.mT / 4).masked_fill(torch.ones(48, 48).triu(1) > 0, -torch.inf)
+        lse = scores.logsumexp(-1, keepdim=True)
+        out = (scores - lse).exp() @ v
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        q, k, v, out, lse = ctx.saved_tensors
+        p = (q @ k.mT / 4 - lse).exp().tril()
+        ds = p * (g @ v.mT - (g * out).sum(-1, keepdim=True)) / 4
+        return ds @ k, ds.mT @ q, p.mT @ g
+
+
+def test_a_softmax_that_is_made_again_of_its_logsumexp_is_right_at_large_inputs() -> None:
+    """A float32 holds scores of 500 to 3e-5, and so the softmax is off by as much where it is 1."""
+    seen = torch.ones(48, 48).tril() > 0
+
+    def reference(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+
+    for seed in range(0, 9, 3):
+        inputs = tuple(normal(2, 2, 48, 16, seed=seed + at) for at in range(3))
+        call = Call(_Attend.apply, inputs, reference, hard=only("gradients"), seed=seed)
+        assert run_hard(call, EVERYTHING).problem == ""
+
+
 def test_sizes_of_different_ranks_belong_together() -> None:
     """The T of (T,) and of (T, D)."""
 
