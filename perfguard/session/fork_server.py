@@ -177,7 +177,7 @@ def _serve() -> None:
 def _reap(alive: dict[int, Connection], options: int) -> None:
     """Tell the statuses of children that have ended."""
     while alive and (ended := os.waitpid(-1, options))[0]:
-        with contextlib.suppress(OSError), alive.pop(ended[0]) as told:
+        with contextlib.suppress(KeyError, OSError), alive.pop(ended[0]) as told:  # Imports may leave processes too.
             told.send_bytes(str(os.waitstatus_to_exitcode(ended[1])).encode())
 
 
