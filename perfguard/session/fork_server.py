@@ -121,7 +121,7 @@ class ForkServer(Child):
         """
         told, tells = Pipe(duplex=False)
         order = _Order(command.line(folder)[4:], str(command.start), _path(command), [*files])
-        with tells:
+        with tells, contextlib.suppress(ConnectionError):  # The child of a server that died reads as killed.
             self.control.send_bytes(msgspec.json.encode(order))
             for file in (tells.fileno(), output, *files):
                 send_handle(self.control, file, self.process.pid)

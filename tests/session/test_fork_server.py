@@ -75,3 +75,11 @@ def test_a_process_that_an_import_left_does_not_end_the_server():
         with contextlib.suppress(ChildProcessError):  # No other process is left.
             _reap({process.pid + 1: theirs}, os.WNOHANG)
         assert not ours.poll()
+
+
+def test_the_child_of_a_server_that_died_reads_as_killed(tmp_path):
+    with ForkServer.launch(command(tmp_path / "original"), tmp_path) as server, server.control:
+        server.process.kill()
+        server.process.wait()
+        child = started(tmp_path / "original", server)
+        assert child.process.wait(1.0) == -signal.SIGKILL
