@@ -121,7 +121,7 @@ class ForkServer(Child):
         """
         told, tells = Pipe(duplex=False)
         order = _Order(command.line(folder)[4:], str(command.start), _path(command), [*files])
-        with tells:
+        with tells, contextlib.suppress(ConnectionError):  # The child of a server that died reads as killed.
             self.control.send_bytes(msgspec.json.encode(order))
             for file in (tells.fileno(), output, *files):
                 send_handle(self.control, file, self.process.pid)
@@ -177,7 +177,7 @@ def _serve() -> None:
 def _reap(alive: dict[int, Connection], options: int) -> None:
     """Tell the statuses of children that have ended."""
     while alive and (ended := os.waitpid(-1, options))[0]:
-        with contextlib.suppress(OSError), alive.pop(ended[0]) as told:
+        with contextlib.suppress(KeyError, OSError), alive.pop(ended[0]) as told:  # Imports may leave processes too.
             told.send_bytes(str(os.waitstatus_to_exitcode(ended[1])).encode())
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import subprocess
 import sys
+from multiprocessing.connection import Pipe
 from pathlib import Path
 
 import pytest
 
 from perfguard.session.child import ChildCommand, Request, Worktree
 from perfguard.session.child_process import Child
-from perfguard.session.fork_server import ForkServer
+from perfguard.session.fork_server import ForkServer, _reap
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
 
@@ -63,3 +66,20 @@ def test_how_a_forked_child_ends_is_told(tmp_path: Path) -> None:
         assert "took longer than" in other.wait(0.05)  # A closed server stays until its last child has ended.
         os.killpg(server.process.pid, signal.SIGKILL)
         assert "was killed by SIGKILL" in other.wait(1.0)
+
+
+def test_a_process_that_an_import_left_does_not_end_the_server():
+    ours, theirs = Pipe()
+    with ours, theirs, subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(ChildProcessError):  # No other process is left.
+            _reap({process.pid + 1: theirs}, os.WNOHANG)
+        assert not ours.poll()
+
+
+def test_the_child_of_a_server_that_died_reads_as_killed(tmp_path):
+    with ForkServer.launch(command(tmp_path / "original"), tmp_path) as server, server.control:
+        server.process.kill()
+        server.process.wait()
+        child = started(tmp_path / "original", server)
+        assert child.process.wait(1.0) == -signal.SIGKILL
