@@ -95,7 +95,7 @@ class _Kept:
                 setattr(holder, attribute, value)
             if isinstance(value, torch.Tensor) and not _same(value, copy):
                 with torch.no_grad():
-                    value.copy_(copy)
+                    value.resize_(copy.shape).copy_(copy)
 
 
 class Restored(Procedure):

@@ -173,6 +173,22 @@ def test_state_of_each_side_is_its_own_again() -> None:
     assert (theirs.largest.tolist(), theirs.calls) == ([3.0] * 16, 0)
 
 
+class Growing(nn.Module):
+    """Counts calls in a buffer that has an element for each of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.ones(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.resize_(len(self.calls) + 1).fill_(1.0)
+        return 2 * x
+
+
+def test_a_buffer_that_grows_in_place_is_put_back() -> None:
+    assert found("sequences", Growing(), (x(),), Growing()).problem == ""
+
+
 @pytest.mark.parametrize("only", [True, False])
 def test_a_weight_that_is_kept_as_long_as_it_is_the_same(only: bool) -> None:
     for kind in ("sequences", "modes", "dtypes"):
