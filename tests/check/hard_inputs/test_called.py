@@ -186,7 +186,9 @@ class Growing(nn.Module):
 
 
 def test_a_buffer_that_grows_in_place_is_put_back() -> None:
-    assert found("sequences", Growing(), (x(),), Growing()).problem == ""
+    module = Growing()
+    assert not State(Call(module, (x(),), Growing())).names  # Sizes are not compared.
+    assert module.calls.tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("only", [True, False])
