@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,12 +70,19 @@ def judged(call: Call, derivation: Derivation, usual: Callable[[], Usual] = dict
         usual: the RMS of each tensor on the given inputs.
     """
     try:
-        return _compared(call, derivation, usual)
+        outcome = _compared(call, derivation, usual)
     except LeftOut as left:
         return Outcome(left_out=str(left))
+    if outcome.problem and derivation.text(OPTIONS):
+        # A test does not show that the code of an option that it does not give computes in more than its inputs' dtype.
+        with contextlib.suppress(LeftOut):
+            return _compared(call, derivation, usual, _coarsest(Inputs(call)))
+    return outcome
 
 
-def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) -> Outcome:
+def _compared(
+    call: Call, derivation: Derivation, usual: Callable[[], Usual], coarse: torch.dtype | None = None
+) -> Outcome:
     inputs = Inputs(call)
     finite = _are_finite(inputs)
     overflow = any(part.kind == "values" for part in derivation.parts) and not finite  # float16 does
@@ -90,7 +98,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     trial = _candidate(call, eager, upstream, derivation)
     if isinstance(trial, str):
         return Outcome(problem=trial)
-    coarse = _coarse(inputs, derivation)
+    coarse = coarse or inputs.procedure.coarse
     if coarse is not None or inputs.procedure.is_cast:
         trial, eager = coarsened(trial, eager, coarse)
     if not trial.unequal(eager):
@@ -121,11 +129,7 @@ def _compared(call: Call, derivation: Derivation, usual: Callable[[], Usual]) ->
     return outcome
 
 
-def _coarse(inputs: Inputs, derivation: Derivation) -> torch.dtype | None:
-    """The dtype in which finer results are compared. A test does not show that the code of an option that it does not
-    give computes in more than the dtype of its inputs."""
-    if not derivation.text(OPTIONS):
-        return inputs.procedure.coarse
+def _coarsest(inputs: Inputs) -> torch.dtype | None:
     floats = [each.dtype for each in inputs.tensors if each.dtype in LEAST_ROUNDINGS]
     return max(floats, key=lambda dtype: ROUNDING[dtype], default=None)
 
