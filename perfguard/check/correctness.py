@@ -36,6 +36,7 @@ LATER_ON_A_GPU = 3
 RUNS = 11  # calls in all, once a result was seen to differ from run to run
 NOTABLE_RATIO = 1.25  # candidate's error / eager's error, from which on it is noted
 _MOVED = 0.1  # relative change of eager's result above which an unchanged result counts as cached
+_DIFFERS = "differs from"  # Words of a problem in which calls alone are not alike.
 
 FILLED: dict[Value, str] = {"nan": "NaN", "large": "a large finite value", "zero": "zeros"}
 
@@ -62,7 +63,7 @@ def check(call: Call, *, full: bool = True) -> Checked:
     with torch.random.fork_rng(other, **kind), silent_interpreter():
         found = _Check(call, inputs).run(full)
         # Where calls alone differ, their results may follow from state, as those of a cache do.
-        only_vary = bool(found.wrong) and all(" differs from " in problem for problem in found.wrong)
+        only_vary = bool(found.wrong) and all(_DIFFERS in problem for problem in found.wrong)
         if not only_vary or call.ranks.in_step or not (state := State(call)).names:
             return found
         with state.aligned():
@@ -237,7 +238,7 @@ class _Check:
         if not others:
             return
         name, allowed = self.truth.names[position], self.truth.eager_error(position)
-        what = "the first call differs from later ones" if further is None else "differs from run to run"
+        what = f"the first call {_DIFFERS} later ones" if further is None else f"{_DIFFERS} run to run"
         number = "" if further is None else f"{len(others)} of {further} further runs differ; "
         spread, words = max((self._spread(self.base, trial, position) for trial in others), key=lambda each: each[0])
         if spread > allowed:

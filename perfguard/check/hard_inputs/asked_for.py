@@ -106,6 +106,10 @@ class Given:
         return [Part("gradients", dict.fromkeys(each, FROZEN)) for each in dict.fromkeys(sets) if each]
 
     @cached_property
+    def called(self) -> list[Part]:
+        return called_parts(self.call)
+
+    @cached_property
     def cuts(self) -> list[Part]:
         return self.sizes.cuts()
 
@@ -138,7 +142,7 @@ def _called(given: Given) -> Iterable[Parts]:
     converts = makes_booleans(given.call.reference)
     masks = {at: "as uint8" for at, leaf in enumerate(given.leaves) if getattr(leaf, "dtype", None) is torch.bool}
     yield from ([Part("dtypes", masks)] for _ in range(converts and bool(masks)))
-    yield from ([part] for part in called_parts(given.call))
+    yield from ([part] for part in given.called)
 
 
 def _long_sums(given: Given) -> Iterable[Parts]:
@@ -199,7 +203,7 @@ def _scalars(given: Given) -> Iterable[Parts]:
 
 def _fakes(given: Given) -> Iterable[Parts]:
     """Fake implementations of operators that are told other numbers and options, at once and alone."""
-    fakes = [part for part in called_parts(given.call) if part.kind == "fakes"]
+    fakes = [part for part in given.called if part.kind == "fakes"]
     hidden, _ = scalars_of(given.call, given.leaves) if fakes else ([], [])
     parts = [Part("scalars", steps[0]) for steps in hidden]
     yield from ([*fakes, *others] for others in (parts, *([part] for part in parts)) if others)
@@ -267,7 +271,7 @@ def _unmentioned(given: Given) -> Iterable[Parts]:
     """What the test does not mention and the base may take: gradients by more inputs, one more dimension in front of
     the tensors of most, ids that stand for none, infinite logarithms of what is empty, and tensors in place of None."""
     leaves, floats = given.leaves, given.floats
-    parts = [part.steps for part in called_parts(given.call) if TRAINED in part.steps.values()][:1]
+    parts = [part.steps for part in given.called if TRAINED in part.steps.values()][:1]
     ranks = [leaves[place].ndim for place in floats]
     parts += [{at: _LED for at in floats if leaves[at].ndim == max(ranks)}] if max(ranks, default=0) > 1 else []
     few = {at: ENDLESS for at in floats if leaves[at].ndim == min(ranks) < max(ranks)}

@@ -76,9 +76,10 @@ def _mixtures(given: Given) -> Iterable[Parts]:
 
 
 def _other_sizes(given: Given) -> Iterable[Parts]:
-    yield given.sizes.one_less()
+    one_less = given.sizes.one_less()
+    yield one_less
     yield given.sizes.three_quarters()
-    yield _cut_andmixed(given.call, given.sizes.one_less(), given.floats, given.finite)
+    yield _cut_and_mixed(given.call, one_less, given.floats, given.finite)
     yield from ([given.order.choice(parts)] for parts in given.growths)
     yield from ([part] for part in given.cuts if any(text.endswith("cut to 0") for text in part.steps.values()))
 
@@ -148,7 +149,7 @@ def _by_kind(combinations: Iterable[Parts], left_out: Sequence[str]) -> dict[str
     return found
 
 
-def _cut_andmixed(call: Call, cuts: Parts, floats: Sequence[int], finite: Sequence[str]) -> Parts:
+def _cut_and_mixed(call: Call, cuts: Parts, floats: Sequence[int], finite: Sequence[str]) -> Parts:
     """Other sizes, and hard values in the remaining rows: a lane beyond the last column may be larger than all."""
     leaves = leaves_of(derived_call(call, Derivation(tuple(cuts))))
     later = [*finite[_TURN:], *finite[:_TURN]]

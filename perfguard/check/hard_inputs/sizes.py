@@ -83,7 +83,8 @@ class Sizes:
     def __init__(self, leaves: Sequence[Any], free: Sequence[int]) -> None:
         self.free = free
         self._leaves = leaves
-        self._tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        self._placed = {at: leaf for at, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
+        self._tensors = [*self._placed.values()]
         self._is_paired = functools.cache(lambda place: is_paired(leaves[place]))
         self._least_most_sum = functools.cache(lambda place: _least_most_sum(leaves[place]))
         shapes = {size for leaf in self._tensors for size in leaf.shape}
@@ -181,7 +182,7 @@ class Sizes:
 
     def long_products(self) -> Iterator[Part]:
         """Sums of the largest products of codes: float32 has not every integer beyond 2^24."""
-        codes = {at: leaf for at, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor) and is_code(leaf)}
+        codes = {at: leaf for at, leaf in self._placed.items() if is_code(leaf)}
         widths = {leaf.shape[-1] for leaf in codes.values() if len(codes) > 1}
         shared = widths.intersection(self.free, *(leaf.shape for leaf in codes.values()))
         for part in filter(None, [self.tall(size, _PRODUCTS, "sizes") for size in sorted(shared)]):
@@ -215,15 +216,16 @@ class Sizes:
 
     def _places(self, size: int) -> list[tuple[int, int]]:
         """The place among all leaves, and the dimension."""
-        tensors = [(place, leaf) for place, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
+        tensors = self._placed.items()
         return [(place, dim) for place, leaf in tensors for dim, each in enumerate(leaf.shape) if each == size]
 
     def batch(self) -> tuple[Part, ...]:
         """The leading dimensions of 1, as of a batch of one sequence, grown: one sequence may be taken for all."""
-        tensors = [(at, leaf) for at, leaf in enumerate(self._leaves) if isinstance(leaf, torch.Tensor)]
-        leading = [at for at, each in tensors if each.shape[:1] == (1,) != each.shape and mark_of(each) is None]
+        leading = [
+            at for at, each in self._placed.items() if each.shape[:1] == (1,) != each.shape and mark_of(each) is None
+        ]
         steps = dict.fromkeys(leading, f"dim 0 grown to {_SEQUENCES}")
-        return (Part("sizes", steps),) if any(self._leaves[at].is_floating_point() for at in leading) else ()
+        return (Part("sizes", steps),) if any(self._placed[at].is_floating_point() for at in leading) else ()
 
     def one_less(self) -> tuple[Part, ...]:
         """Every size cut by one, so that no block is full."""
